@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/policy.hpp"
+#include "troupe/core/search_space.hpp"
+
+namespace troupe::core {
+
+/// One entry of "trainers" (an entry with "count": n stands for n trainers named name-0 …).
+struct trainer_spec {
+  std::string name;
+  std::string workload_type;
+  std::string workload_options;  ///< the workload object less "type", as compact JSON text
+  hyperparameters hp;            ///< initial; drawn from the search space where the file does not give them
+  std::uint64_t seed = 0;        ///< derived from the experiment's seed and the trainer's name unless given
+  std::uint64_t stop_step = 0;
+  std::string slot;              ///< "" any, or a slot's number, or a device selector
+};
+
+/// When trainers meet.
+struct sync_schedule {
+  std::uint64_t every_steps = 0;          ///< 0: not by steps
+  std::vector<std::uint64_t> at_steps;    ///< ascending, distinct; may be combined with every_steps
+  double every_seconds = 0;               ///< > 0: the coordinator calls them together by the clock
+
+  /// The next step after `step` at which a trainer parks, strictly before `stop_step`; nullopt: none.
+  std::optional<std::uint64_t> next_after(std::uint64_t step, std::uint64_t stop_step) const;
+  /// The number of the sync point at `step`, which must be one (by steps).
+  sync_index index_of(std::uint64_t step) const;
+};
+
+enum class straggler_treatment : std::uint8_t { wait, go_on_without, stop };
+std::string_view to_string(straggler_treatment x) noexcept;
+
+struct sync_options {
+  sync_schedule schedule;
+  bool asynchronous = false;
+  double quorum = 1.0;             ///< share of the live trainers that closes a sync point, (0, 1]
+  double deadline_seconds = 0;     ///< after the first report; 0: none
+  straggler_treatment stragglers = straggler_treatment::wait;
+};
+
+struct checkpoint_options {
+  std::uint32_t every_syncs = 1;   ///< 0: only on Ctrl-C and at the end
+  std::uint32_t keep = 2;          ///< complete sets kept, besides what is in use
+};
+
+struct failure_options {
+  std::uint32_t max_restarts = 2;  ///< per trainer
+  bool fail_fast = false;          ///< the first trainer that fails for good ends the run
+  bool refill = false;             ///< replace a trainer that failed for good by a fresh draw or a copy (population kept)
+};
+
+struct slot_request {
+  std::string device = "cpu";      ///< selector
+  std::uint32_t count = 1;
+  std::uint32_t milli_share = 0;   ///< thousandths of the device per slot; 0: an equal share
+  std::uint64_t memory_bytes = 0;  ///< budget per slot; 0: share of the device's memory, none on the CPU
+};
+
+/// An experiment file, checked whole. docs/experiment.md lists every key and default.
+struct experiment {
+  std::string name;
+  std::uint64_t seed = 1;
+  std::vector<trainer_spec> trainers;
+  sync_options sync;
+  search_space space;
+  std::string policy_type = "none";
+  std::string policy_options = "{}"; ///< JSON text
+  checkpoint_options checkpoints;
+  failure_options failures;
+  std::vector<slot_request> slots;   ///< empty: the command line decides
+  double quantum_ms = 2.0;
+  std::string math = "fp32";         ///< "fp32" or "tf32" on GPUs
+  std::string text;                  ///< the file itself, kept in the run directory
+};
+
+/// What can check the parts that core does not know.
+struct experiment_checkers {
+  const policy_registry* policies = nullptr;
+  /// Known workload types, and a checker of their options (see gpu::workload_registry::check).
+  std::function<bool(std::string_view type)> known_workload;
+  std::function<std::vector<std::string>()> workload_names;
+  std::function<void(std::string_view type, const nlohmann::json& options, const hyperparameters& hp, std::string_view where,
+                     std::vector<error>& faults)>
+    check_workload;
+};
+
+/// All faults of the file together, each text beginning with its JSON pointer ("/trainers/2/workload/hidden: …"), or with
+/// line and column if it is not JSON. Comments (//) are allowed.
+std::variant<experiment, std::vector<error>> parse_experiment(std::string_view text, const experiment_checkers& with);
+
+/// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` is not allowed.
+std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view text, const experiment& of,
+                                                             const experiment_checkers& with);
+
+} // namespace troupe::core

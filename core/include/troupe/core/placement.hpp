@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/result.hpp"
+
+namespace troupe::core {
+
+/// Shares of devices in thousandths: exact sums, no rounding (a float's 0.18 five times is not 0.9).
+class share_ledger {
+public:
+  static constexpr std::uint32_t whole = 1000;
+  /// Device `i` gets `capacity` thousandths (normally `whole`).
+  explicit share_ledger(std::size_t devices, std::uint32_t capacity = whole);
+  void add_devices(std::size_t n);
+  /// Takes `milli` from the device with the least but sufficient free share (best fit; lowest number on a tie).
+  std::optional<std::size_t> take(std::uint32_t milli);
+  result<void> give_back(std::size_t device, std::uint32_t milli);
+  std::uint32_t free_share(std::size_t device) const;
+
+private:
+  std::vector<std::uint32_t> free_;
+  std::uint32_t capacity_;
+};
+
+/// A place where trainers can live.
+struct slot_place {
+  std::uint32_t node = 0;   ///< 0: this process
+  std::uint32_t slot = 0;   ///< within the node
+  std::string device;       ///< id, for pins
+  bool alive = true;
+};
+
+/// Which slot each trainer lives on: pins first, then to the slot with the fewest trainers (lowest node and slot on a tie).
+/// Deterministic. A pin that matches no living slot is an error naming trainer and pin.
+class placement {
+public:
+  explicit placement(std::vector<slot_place> slots);
+  void add_slot(slot_place s);
+  /// Its trainers are unplaced; they are returned in order.
+  std::vector<trainer_id> lose_node(std::uint32_t node);
+  result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin); ///< index into slots()
+  void remove(trainer_id t);
+  std::optional<std::size_t> where(trainer_id t) const;
+  const std::vector<slot_place>& slots() const noexcept { return slots_; }
+  std::size_t load(std::size_t slot) const;
+
+private:
+  std::vector<slot_place> slots_;
+  std::vector<std::vector<trainer_id>> on_slot_;
+};
+
+} // namespace troupe::core

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/random.hpp"
+#include "troupe/core/search_space.hpp"
+
+namespace troupe::core {
+
+/// What one trainer does after a sync point.
+struct decision {
+  enum class action : std::uint8_t { go_on, stop };
+  action act = action::go_on;
+  hyperparameters changes;                 ///< applied after any weights; empty: none
+  std::optional<trainer_id> copy_from;     ///< take this trainer's weights and optimizer state, as it was parked
+  std::vector<trainer_id> average_of;      ///< take the mean of these trainers' weights (itself included or not)
+  std::string reason;                      ///< for people: "exploits b (accuracy 0.87 > 0.81)"
+
+  bool operator==(const decision&) const = default;
+};
+
+std::string_view to_string(decision::action x) noexcept;
+nlohmann::json to_json(const decision& x);
+result<decision> decision_from_json(const nlohmann::json& j, std::string_view where);
+
+/// What a policy sees: everything the live trainers reported for this sync point, in order of their numbers.
+struct policy_input {
+  sync_index index = 0;
+  std::span<const metadata> reports;
+  /// By trainer number: the workload's signature; weights go only between equals.
+  std::function<std::string_view(trainer_id)> signature;
+  /// Asynchronous experiments ask for one trainer at a time; `reports` then has everyone's newest. Else empty.
+  std::optional<trainer_id> only;
+};
+
+/// Decides at a sync point. A pure function of the input and the random stream, so a run can be replayed; keeps no state
+/// between sync points. Decisions that are missing mean "go on".
+class policy {
+public:
+  virtual ~policy() = default;
+  virtual std::map<trainer_id, decision> decide(const policy_input& in, random_stream& rng) const = 0;
+  /// True if decisions may carry weights, so that trainers must be ready to give theirs.
+  virtual bool moves_weights() const { return false; }
+};
+
+/// Policies by name, filled explicitly. "none", "schedule", "average" and "pbt" are Troupe's own.
+class policy_registry {
+public:
+  /// `options`: the experiment's "policy" object less "type". Appends faults (with JSON pointers below `where`) and may then
+  /// return null.
+  using factory = std::function<std::unique_ptr<policy>(const nlohmann::json& options, const search_space& space,
+                                                        std::span<const std::string> trainer_names, std::string_view where,
+                                                        std::vector<error>& faults)>;
+  void add(std::string type, factory make);
+  std::unique_ptr<policy> make(std::string_view type, const nlohmann::json& options, const search_space& space,
+                               std::span<const std::string> trainer_names, std::string_view where,
+                               std::vector<error>& faults) const;
+  std::vector<std::string> names() const;
+
+private:
+  std::map<std::string, factory, std::less<>> factories_;
+};
+
+policy_registry builtin_policies();
+
+/// Drops from `decisions` what cannot be done and says why in the decision's reason: weights from a trainer that did not
+/// report or is of another signature, a donor whose loss is not finite, an average of nothing. Also resolves chains (a donor
+/// that is itself replaced still gives what it had when parked). Applied to every policy's answer.
+void sanitize(std::map<trainer_id, decision>& decisions, const policy_input& in);
+
+} // namespace troupe::core

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "troupe/core/experiment.hpp"
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/policy.hpp"
+
+namespace troupe::core {
+
+/// Records a run. One interface, so that files today can be a database tomorrow. Used by one thread.
+class run_writer {
+public:
+  virtual ~run_writer() = default;
+  /// A sync point: what was reported and decided. Durable when it returns: nobody acts on a decision before.
+  virtual result<void> sync_point(sync_index k, const std::vector<metadata>& reports,
+                                  const std::map<trainer_id, decision>& decisions) = 0;
+  /// Something that happened: kind ("trainer_started", "trainer_failed", "trainer_finished", "paused", …) and a JSON object.
+  virtual result<void> event(std::string_view kind, const nlohmann::json& details) = 0;
+  /// A complete set of checkpoints, all of whose files are durable: a point to resume from.
+  virtual result<void> checkpoint_set(const nlohmann::json& set) = 0;
+  virtual result<void> flush() = 0;
+};
+
+/// A run directory: experiment.json, run.jsonl (everything, one object a line), metadata.csv (one row a report),
+/// checkpoints/. Refuses a directory that holds another run; `append` goes on with an existing one (a torn last line, left
+/// by a crash, is cut off).
+result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, const experiment& exp, bool append);
+
+} // namespace troupe::core

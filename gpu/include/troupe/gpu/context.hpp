@@ -1,0 +1,147 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "troupe/gpu/device.hpp"
+#include "troupe/gpu/fwd.hpp"
+
+namespace troupe::gpu {
+
+/// A CUDA or cuBLAS call failed. `what()` names call, device, code and the driver's text. After `sticky()` errors
+/// (illegal address, launch failure) every CUDA context of the process is lost.
+class device_error : public std::runtime_error {
+public:
+  device_error(const std::string& text, bool sticky) : std::runtime_error(text), sticky_(sticky) {}
+  bool sticky() const noexcept { return sticky_; }
+
+private:
+  bool sticky_;
+};
+
+/// An allocation would exceed the slot's budget or the device's memory; the text has the numbers. The context stays
+/// usable and other trainers are not affected.
+class out_of_memory : public std::runtime_error {
+public:
+  using std::runtime_error::runtime_error;
+};
+
+/// How matrix products of fp32 data are computed.
+enum class math_mode : std::uint8_t { fp32, tf32 /**< GPU tensor cores, 10-bit mantissa; the CPU ignores it */ };
+
+/// What a slot gets of its device.
+struct slot_options {
+  device_info device;
+  unsigned index = 0;              ///< the slot's number in this process
+  std::vector<int> cores;          ///< CPU: pin the worker thread to these; empty: not pinned
+  std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
+  math_mode math = math_mode::fp32;
+};
+
+namespace internal {
+class backend;      // what differs between CPU and CUDA; private to gpu
+struct kernel_table; // one function per elementwise operation
+struct allocation;
+} // namespace internal
+
+/// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. Must be destroyed before
+/// its context and on its context's thread.
+class buffer {
+public:
+  buffer() noexcept = default;
+  buffer(buffer&& other) noexcept;
+  buffer& operator=(buffer&& other) noexcept;
+  ~buffer();
+
+  void* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; } ///< bytes
+  explicit operator bool() const noexcept { return data_ != nullptr; }
+  template <class T>
+  T* as() const noexcept {
+    return static_cast<T*>(data_);
+  }
+
+private:
+  friend class context;
+  buffer(context* owner, void* data, std::size_t size) noexcept : owner_(owner), data_(data), size_(size) {}
+  void release() noexcept;
+
+  context* owner_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread that
+/// called `bind()`; any use from another thread throws `std::logic_error`. Every operation is enqueued on the
+/// context's one stream (on the CPU: done at once).
+class context {
+public:
+  /// Throws `device_error` if the device cannot be opened.
+  explicit context(slot_options options);
+  ~context();
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+
+  const slot_options& options() const noexcept { return options_; }
+  device_kind kind() const noexcept { return options_.device.kind; }
+
+  /// Makes the calling thread the owner; sets the device and one BLAS thread for it.
+  void bind();
+  /// Throws `std::logic_error` on any thread but the owner.
+  void check_thread() const;
+
+  /// `bytes` of uninitialised memory. Throws `out_of_memory`.
+  buffer allocate(std::size_t bytes);
+  template <class T>
+  buffer allocate_of(std::size_t count) {
+    return allocate(count * sizeof(T));
+  }
+  /// Host memory that the device copies from and to at full speed (pinned under CUDA), not counted in the budget.
+  buffer allocate_host(std::size_t bytes);
+
+  void zero(void* dst, std::size_t bytes);
+  void copy(void* dst, const void* src, std::size_t bytes);            ///< device to device
+  void upload(void* dst, const void* host_src, std::size_t bytes);     ///< returns when `host_src` may be reused
+  void download(void* host_dst, const void* src, std::size_t bytes);   ///< returns when the bytes are there
+  template <class T>
+  void upload(void* dst, std::span<const T> src) {
+    upload(dst, src.data(), src.size_bytes());
+  }
+  /// Waits for everything enqueued. Throws `device_error` if any of it failed.
+  void synchronize();
+
+  std::uint64_t memory_used() const noexcept;
+  std::uint64_t memory_peak() const noexcept;
+  std::uint64_t memory_budget() const noexcept { return options_.memory_budget; }
+
+  // -- giving way: a long-running step loop asks this between two steps -------------------------------------------
+
+  /// True when the work at hand should end after the current step: its time slice is over or someone asked for it.
+  bool should_yield() const noexcept;
+  /// Used by the slot: `flag` may be set from any thread; `deadline` is compared with the steady clock. Null flag:
+  /// never asked.
+  void set_yield(const std::atomic<bool>* flag, std::chrono::steady_clock::time_point deadline) noexcept;
+
+  internal::backend& impl() noexcept { return *impl_; }
+  const internal::kernel_table& kernels() const noexcept { return *kernels_; }
+  void* stream() const noexcept { return stream_; } ///< cudaStream_t, or null on the CPU
+
+private:
+  friend class buffer;
+  void free(void* data, std::size_t size) noexcept;
+
+  slot_options options_;
+  std::unique_ptr<internal::backend> impl_;
+  const internal::kernel_table* kernels_ = nullptr;
+  void* stream_ = nullptr;
+  const std::atomic<bool>* yield_flag_ = nullptr;
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
+};
+
+} // namespace troupe::gpu

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "troupe/core/result.hpp"
+#include "troupe/gpu/context.hpp"
+#include "troupe/gpu/workload.hpp"
+
+namespace troupe::gpu {
+
+/// A workload and what its slot measures of it. Made by the trainer, filled and used only on the slot's thread, except
+/// `interrupt` and `progress`, which any thread may use.
+struct hosted {
+  std::unique_ptr<workload> work;
+  std::atomic<bool> interrupt{false};      ///< ends the run after its current step
+  std::atomic<std::uint64_t> progress{0};  ///< steps done since it was built or loaded, for status displays
+  double compute_seconds = 0;              ///< on the device
+  double wait_seconds = 0;                 ///< ready, but another had the slot
+  double loss_sum = 0;                     ///< since the last time the trainer reset it
+  std::uint64_t loss_count = 0;
+};
+
+/// How a run ended.
+struct run_outcome {
+  std::uint64_t steps = 0;    ///< done in this run, all its slices together
+  bool interrupted = false;   ///< fewer than asked for, because `interrupt` was set
+  core::error failure;        ///< empty text: none
+  bool device_lost = false;   ///< the context is unusable
+};
+
+/// The one thread that computes on a slot, and its run queue.
+///
+/// Two kinds of work: *runs* (train this workload for up to n steps) share the device in time slices, round robin;
+/// *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next slice, in the order they
+/// came. A run keeps its place until its steps are done or it is interrupted, so a lone trainer costs no hand-over
+/// between slices, and a run that waits is ended at once by an interrupt. Completions are called on the slot's thread and
+/// must only post (they may not block or throw).
+class slot_worker {
+public:
+  using clock = std::chrono::steady_clock;
+  struct settings {
+    std::chrono::microseconds slice{2000}; ///< a run's turn while others wait; never less than one step
+  };
+
+  /// Starts the thread and opens the context there; throws what the context threw.
+  slot_worker(slot_options options, settings s);
+  explicit slot_worker(slot_options options) : slot_worker(std::move(options), settings{}) {}
+  /// Ends after the step at hand; work still queued completes with `cancelled`. Joins.
+  ~slot_worker();
+
+  using run_done = std::function<void(run_outcome)>;
+  /// Thread-safe.
+  void run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done);
+  /// Ends `who`'s run after its current step, at once if it is not running now. No effect without a run. Thread-safe.
+  void interrupt(const std::shared_ptr<hosted>& who);
+
+  /// `task` runs on the slot's thread; an exception it throws arrives at `done` as an error with its text.
+  using task = std::function<void(context&)>;
+  using task_done = std::function<void(core::result<void>)>;
+  void post(task work, task_done done);
+
+  struct counters {
+    std::uint64_t slices = 0, steps = 0, tasks = 0;
+    double busy_seconds = 0, idle_seconds = 0;
+    std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0;
+    std::size_t waiting = 0; ///< runs in the queue
+  };
+  counters snapshot() const;
+  const slot_options& options() const noexcept;
+
+private:
+  struct impl;
+  std::unique_ptr<impl> impl_;
+};
+
+} // namespace troupe::gpu
