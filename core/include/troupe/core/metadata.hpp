@@ -40,7 +40,9 @@ struct metadata {
   double number(std::string_view key) const;
 };
 
+/// One object; numbers that are not finite become strings, as for `value`.
 nlohmann::json to_json(const metadata& x);
+/// "trainer", "sync" and "step" must be there, other keys may be missing; an unknown key is an error.
 result<metadata> metadata_from_json(const nlohmann::json& j, std::string_view where);
 
 } // namespace troupe::core

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -24,7 +26,8 @@ std::string to_string(const value& x);
 /// Numeric reading of an integer or double; `nullopt` for anything else.
 std::optional<double> as_number(const value& x) noexcept;
 
-/// JSON scalar to value; arrays and objects are an error that names `where`.
+/// JSON scalar to value; arrays, objects and integers beyond 64 signed bits are an error that names `where`. The strings
+/// "nan", "inf" and "-inf" are read as the doubles that `to_json` writes so.
 result<value> value_from_json(const nlohmann::json& j, std::string_view where);
 /// A double that is not finite becomes the strings "nan", "inf", "-inf".
 nlohmann::json to_json(const value& x);
@@ -62,11 +65,12 @@ private:
   map_type values_;
 };
 
-/// `where` is a JSON pointer for error texts, such as "/trainers/0/hyperparameters".
+/// `where` is a JSON pointer for error texts, such as "/trainers/0/hyperparameters". All faults are in one error's text.
 result<hyperparameters> hyperparameters_from_json(const nlohmann::json& j, std::string_view where);
 nlohmann::json to_json(const hyperparameters& x);
 
-/// Parses "lr=0.01" or "optimizer=adamw" (a value that is no JSON scalar is taken as a string).
+/// Parses "lr=0.01" or "optimizer=adamw" (a value that is no JSON scalar is taken as a string). Blanks around name and
+/// value are dropped; a quoted value is a JSON string.
 result<std::pair<std::string, value>> parse_assignment(std::string_view text);
 
 } // namespace troupe::core
