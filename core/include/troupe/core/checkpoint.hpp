@@ -13,6 +13,10 @@
 
 namespace troupe::core {
 
+namespace internal {
+struct checkpoint_builder; // of the decoder, which has checked names and sizes
+}
+
 /// Element types of checkpoints; names as in the safetensors format.
 enum class dtype : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8, u32, u64 };
 
@@ -39,14 +43,16 @@ public:
     bool operator==(const tensor&) const = default;
   };
 
-  /// Adds a tensor; replaces one of the same name. Precondition: bytes match shape and type (checked; throws
-  /// `std::invalid_argument` with the name).
+  /// Adds a tensor; replaces one of the same name. Precondition: bytes match shape and type, the name is UTF-8 and neither
+  /// empty nor "__metadata__", and there are at most 64 dimensions (checked; throws `std::invalid_argument` with the name).
   void add(tensor t);
   void add(std::string name, dtype type, std::vector<std::int64_t> shape, std::span<const std::byte> bytes);
   template <class T>
   void add(std::string name, dtype type, std::vector<std::int64_t> shape, std::span<const T> xs) {
     add(std::move(name), type, std::move(shape), std::as_bytes(xs));
   }
+  /// Malformed UTF-8 is replaced by U+FFFD. "troupe.format" and "troupe.hash" belong to the file format and are not kept in
+  /// files.
   void set_text(std::string_view key, std::string text);
 
   const std::vector<tensor>& tensors() const noexcept { return tensors_; }
@@ -62,23 +68,28 @@ public:
   bool operator==(const checkpoint&) const = default;
 
 private:
+  friend struct internal::checkpoint_builder;
+
   std::vector<tensor> tensors_;
   std::map<std::string, std::string, std::less<>> texts_;
 };
 
 using checkpoint_ptr = std::shared_ptr<const checkpoint>;
 
-/// The safetensors format (8 bytes length, JSON header, data). `decode` trusts nothing: lengths, offsets, overlaps,
-/// types and sizes are checked against the bytes at hand before anything is allocated.
+/// The safetensors format (8 bytes length, JSON header, data). `encode` adds two texts, "troupe.format" and "troupe.hash" (the
+/// content hash in hex), which `decode` verifies and removes. `decode` trusts nothing: lengths, offsets, overlaps, types and
+/// sizes are checked against the bytes at hand before anything is allocated; a file of another program, without any text
+/// named "troupe.…", is taken without a hash. `encode` throws `std::invalid_argument` if names and texts exceed 100 MB.
 std::vector<std::byte> encode_safetensors(const checkpoint& x);
 result<checkpoint> decode_safetensors(std::span<const std::byte> bytes);
 
 /// Writes to a temporary name in the same folder, syncs file and folder, and renames: after a crash at any moment
-/// the name holds either the old file or the whole new one.
+/// the name holds either the old file or the whole new one. Throws as `encode_safetensors`.
 result<void> write_checkpoint(const std::string& path, const checkpoint& x);
 result<checkpoint> read_checkpoint(const std::string& path);
 
-/// 64-bit hash (FNV-1a over the encoded bytes' content) for comparing runs and guarding transfers.
+/// 64-bit hash of names, types, shapes, data and texts (FNV-1a's scheme over 64-bit words; about 4 GB/s), for comparing runs
+/// and for finding damage. Not a defence against forgery.
 std::uint64_t content_hash(const checkpoint& x) noexcept;
 
 } // namespace troupe::core

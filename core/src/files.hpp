@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "troupe/core/result.hpp"
+
+/// Small owners and helpers around POSIX files. Every error names the file, what was tried and the system's reason.
+namespace troupe::core::internal {
+
+/// Owns a file descriptor.
+class unique_fd {
+public:
+  unique_fd() noexcept = default;
+  explicit unique_fd(int fd) noexcept : fd_(fd) {}
+  unique_fd(unique_fd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  unique_fd& operator=(unique_fd&& other) noexcept;
+  ~unique_fd();
+
+  int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+private:
+  int fd_ = -1;
+};
+
+/// `errc::io` (or `not_found` for ENOENT): "cannot <what> '<path>': <reason>".
+error file_error(std::string_view what, std::string_view path, int err);
+
+result<void> write_all(int fd, std::span<const std::byte> bytes, const std::string& path);
+result<void> write_all(int fd, std::string_view text, const std::string& path);
+/// Fills `into` from `offset`; a file that ends before is an error.
+result<void> read_exactly(int fd, std::uint64_t offset, std::span<std::byte> into, const std::string& path);
+
+/// The whole file; larger than `limit` is an error.
+result<std::string> read_text_file(const std::string& path, std::uint64_t limit);
+
+/// Makes renames and new names in `path`'s folder durable.
+result<void> sync_parent_folder(const std::string& path);
+
+/// A file that appears under its name whole and durable, or not at all.
+class atomic_file {
+public:
+  static result<atomic_file> create(const std::string& path);
+  atomic_file(atomic_file&&) noexcept = default;
+  atomic_file& operator=(atomic_file&&) = delete;
+  /// Removes the temporary file unless `commit` succeeded.
+  ~atomic_file();
+
+  int fd() const noexcept { return fd_.get(); }
+  result<void> write(std::span<const std::byte> bytes) { return write_all(fd(), bytes, temporary_); }
+  result<void> commit();
+
+  /// What the names of unfinished files contain; a crash can leave such files behind.
+  static constexpr std::string_view marker = ".tmp-";
+
+private:
+  atomic_file(unique_fd fd, std::string temporary, std::string path)
+      : fd_(std::move(fd)), temporary_(std::move(temporary)), path_(std::move(path)) {}
+
+  unique_fd fd_;
+  std::string temporary_;
+  std::string path_;
+};
+
+} // namespace troupe::core::internal
