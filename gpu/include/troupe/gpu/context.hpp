@@ -8,6 +8,9 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "troupe/gpu/device.hpp"
 #include "troupe/gpu/fwd.hpp"
@@ -42,22 +45,36 @@ struct slot_options {
   std::vector<int> cores;          ///< CPU: pin the worker thread to these; empty: not pinned
   std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
   math_mode math = math_mode::fp32;
+  /// CPU: which matrix library computes which product. Null: the same default everywhere. Slots and processes whose
+  /// results must agree bit for bit share one plan.
+  std::shared_ptr<gemm_plan> plan;
 };
 
 namespace internal {
-class backend;      // what differs between CPU and CUDA; private to gpu
+class backend;       // what differs between CPU and CUDA; private to gpu
 struct kernel_table; // one function per elementwise operation
-struct allocation;
 } // namespace internal
 
-/// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. Must be destroyed before
-/// its context and on its context's thread.
+/// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. `data()` is used on the
+/// context's thread; the buffer itself may be destroyed on any thread and even after its context: the memory counts as
+/// free at once and is handed back by the context's thread.
 class buffer {
 public:
   buffer() noexcept = default;
-  buffer(buffer&& other) noexcept;
-  buffer& operator=(buffer&& other) noexcept;
-  ~buffer();
+  buffer(buffer&& other) noexcept
+      : owner_(std::move(other.owner_)), data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)), host_(other.host_) {}
+  buffer& operator=(buffer&& other) noexcept {
+    if (this != &other) {
+      release();
+      owner_ = std::move(other.owner_);
+      data_ = std::exchange(other.data_, nullptr);
+      size_ = std::exchange(other.size_, 0);
+      host_ = other.host_;
+    }
+    return *this;
+  }
+  ~buffer() { release(); }
 
   void* data() const noexcept { return data_; }
   std::size_t size() const noexcept { return size_; } ///< bytes
@@ -69,16 +86,18 @@ public:
 
 private:
   friend class context;
-  buffer(context* owner, void* data, std::size_t size) noexcept : owner_(owner), data_(data), size_(size) {}
+  buffer(std::shared_ptr<internal::backend> owner, void* data, std::size_t size, bool host) noexcept
+      : owner_(std::move(owner)), data_(data), size_(size), host_(host) {}
   void release() noexcept;
 
-  context* owner_ = nullptr;
+  std::shared_ptr<internal::backend> owner_;
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  bool host_ = false;
 };
 
-/// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread that
-/// called `bind()`; any use from another thread throws `std::logic_error`. Every operation is enqueued on the
+/// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread that made
+/// it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every operation is enqueued on the
 /// context's one stream (on the CPU: done at once).
 class context {
 public:
@@ -96,7 +115,7 @@ public:
   /// Throws `std::logic_error` on any thread but the owner.
   void check_thread() const;
 
-  /// `bytes` of uninitialised memory. Throws `out_of_memory`.
+  /// `bytes` of uninitialised memory; an empty buffer for 0. Throws `out_of_memory`.
   buffer allocate(std::size_t bytes);
   template <class T>
   buffer allocate_of(std::size_t count) {
@@ -116,8 +135,8 @@ public:
   /// Waits for everything enqueued. Throws `device_error` if any of it failed.
   void synchronize();
 
-  std::uint64_t memory_used() const noexcept;
-  std::uint64_t memory_peak() const noexcept;
+  std::uint64_t memory_used() const noexcept; ///< bytes in living buffers, host memory apart; any thread
+  std::uint64_t memory_peak() const noexcept; ///< the most that `memory_used` was; any thread
   std::uint64_t memory_budget() const noexcept { return options_.memory_budget; }
 
   // -- giving way: a long-running step loop asks this between two steps -------------------------------------------
@@ -133,13 +152,11 @@ public:
   void* stream() const noexcept { return stream_; } ///< cudaStream_t, or null on the CPU
 
 private:
-  friend class buffer;
-  void free(void* data, std::size_t size) noexcept;
-
   slot_options options_;
-  std::unique_ptr<internal::backend> impl_;
+  std::shared_ptr<internal::backend> impl_; // shared with living buffers
   const internal::kernel_table* kernels_ = nullptr;
   void* stream_ = nullptr;
+  std::atomic<std::thread::id> owner_;
   const std::atomic<bool>* yield_flag_ = nullptr;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
 };

@@ -20,7 +20,8 @@ struct device_info {
   std::string id;                  ///< "cpu", or the GPU's UUID as nvidia-smi prints it ("GPU-…", "MIG-…")
   std::string name;                ///< the model, for people
   std::uint64_t memory_bytes = 0;  ///< in all
-  std::vector<int> cores;          ///< CPU only: the cores this process may run on
+  std::vector<int> cores;          ///< CPU only: the cores this process may run on (affinity)
+  unsigned usable_cores = 0;       ///< CPU only: how many of them at once (the cgroup's quota), at least 1
   int compute_major = 0, compute_minor = 0; ///< CUDA only
 };
 

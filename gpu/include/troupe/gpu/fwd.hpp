@@ -7,6 +7,8 @@ struct device_info;
 struct slot_options;
 class context;
 class buffer;
+class gemm_plan;
+class slot_worker;
 class workload;
 class workload_registry;
 

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "troupe/gpu/device.hpp"
+
+namespace troupe::gpu::internal {
+
+/// Appends the GPUs and says in `cuda_status` how it went.
+void find_cuda_devices(device_report& report);
+
+/// What the cgroups of this process allow. `root` is the file system's root; a test gives another.
+struct cgroup_limits {
+  double cpus = 0;                ///< cores' worth of time; 0: no limit
+  std::uint64_t memory_bytes = 0; ///< 0: no limit
+};
+cgroup_limits read_cgroup_limits(const std::string& root = "/");
+
+std::vector<std::string> cpu_features();
+
+} // namespace troupe::gpu::internal
