@@ -33,6 +33,7 @@ public:
   /// Adds a fault at `key` (empty: the object itself).
   void fault(std::string_view key, std::string text);
   std::string pointer(std::string_view key) const;
+  std::vector<core::error>& faults() noexcept { return faults_; }
 
   /// Reports the keys that were never asked for, each with the list of those that were.
   void finish();
