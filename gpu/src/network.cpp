@@ -51,7 +51,6 @@ struct network::impl {
   layout plan;
   std::int64_t members, rows;
   std::vector<buffer> buffers;
-  std::size_t skew = 0;
 
   slab<float> weights, running, running_scratch;
   slab<bf16> low;
@@ -76,15 +75,13 @@ struct network::impl {
 
   bool uses_bf16() const { return spec.precision == precision_kind::bf16; }
 
-  /// `n` elements per member. Buffers start at different places within a page: equal ones would compete for the same cache sets.
+  /// `n` elements per member, members 64 bytes aligned.
   template <class T>
   slab<T> take(std::int64_t n) {
-    constexpr std::size_t shift = 1088;
-    const auto stride = (n * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
-    const auto offset = (skew++ % 16) * shift;
-    buffers.push_back(ctx.allocate(static_cast<std::size_t>(stride * members) + offset));
-    auto* start = buffers.back().as<std::byte>() + offset;
-    return {reinterpret_cast<T*>(start), stride / static_cast<std::int64_t>(sizeof(T))};
+    constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+    const auto stride = (n + line - 1) / line * line;
+    buffers.push_back(ctx.allocate_of<T>(static_cast<std::size_t>(stride * members)));
+    return {buffers.back().template as<T>(), stride};
   }
 
   void allocate() {

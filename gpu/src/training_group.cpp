@@ -70,15 +70,12 @@ struct training_group::impl {
     ctx.upload(params, std::span<const member_params>(host_params));
   }
 
-  /// Zeroed; buffers start at different places within a page, so that passes over several of them at equal offsets do not
-  /// compete for the same cache sets.
+  /// Zeroed.
   template <class T>
   T* take(std::int64_t per_member) {
-    const auto bytes = static_cast<std::size_t>(per_member * members) * sizeof(T);
-    const auto offset = (buffers.size() + 1) * 1088;
-    buffers.push_back(ctx.allocate(bytes + offset));
-    ctx.zero(buffers.back().data(), bytes + offset);
-    return reinterpret_cast<T*>(buffers.back().as<std::byte>() + offset);
+    buffers.push_back(ctx.allocate_of<T>(static_cast<std::size_t>(per_member * members)));
+    ctx.zero(buffers.back().data(), buffers.back().size());
+    return buffers.back().template as<T>();
   }
 
   const std::uint8_t* mask() const { return all_active ? nullptr : active; }
