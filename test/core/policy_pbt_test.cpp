@@ -157,7 +157,7 @@ TEST_CASE("an exploited trainer goes on with the donor's hyperparameters perturb
 }
 
 TEST_CASE("row 14: over 20 rounds a trainer trains as without a policy until it is itself exploited") {
-  const auto with = run_toy(*pbt(R"({"quantile": 0.2})"), 8, 20);
+  const auto with = run_toy(*pbt(R"({"recipients": ["t0", "t1", "t2", "t3", "t4"]})"), 8, 20);
   std::vector<error> faults;
   const auto none = builtin_policies().make("none", json::object(), {}, {}, "", faults);
   const auto without = run_toy(*none, 8, 20);
@@ -170,7 +170,7 @@ TEST_CASE("row 14: over 20 rounds a trainer trains as without a policy until it 
     never += same == a.step ? 1 : 0;
     changed += a.trace != b.trace ? 1 : 0;
   }
-  CHECK(never > 0);
+  CHECK(never >= 3);
   CHECK(changed > 0);
   CHECK(never + changed == 8);
 }
