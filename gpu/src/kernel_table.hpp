@@ -198,6 +198,14 @@ struct kernel_table {
   kernel<cross_entropy_args<float>> cross_entropy_f32;
   kernel<cross_entropy_args<bf16>> cross_entropy_bf16;
 
+  kernel<dropout_args> dropout;
+  kernel<norm_args> layer_norm, batch_norm, batch_norm_inference;
+  kernel<norm_backward_args> layer_norm_backward, batch_norm_backward;
+
+  kernel<columns_args> im2col, col2im;
+  kernel<max_pool_args> max_pool;
+  kernel<max_pool_backward_args> max_pool_backward;
+
   kernel<step_args> begin_step, end_step;
   kernel<gradient_norm_args> gradient_norm;
   kernel<sgd_args> sgd;

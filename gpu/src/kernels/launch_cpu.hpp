@@ -7,6 +7,9 @@
 /// map          op.at(member, row) loads pointers and hyperparameters into a small object e; e(column) does one element.
 ///              Vectors are maps of one row.
 /// map_3d       the same over outer x rows x columns: op.at(member, outer, row).
+/// sum_terms_3d op.at(member, outer, row) gives e; e.each_term(f) calls f with each row to add up, e.store(column, sum).
+/// random_map   as map, where e(column, bits) also gets 32 random bits: op.draw(member, group, lane) gives those of four
+///              elements of a group of 64 (see random.hpp); not called where op.random(member) is false.
 /// rowwise      op(team, member, row): a team of threads shares a row and can sum over it.
 /// indexed_rows as rowwise, where a member first chooses which source row each row reads.
 /// columnwise   op.at(member, row)(column) returns `sums` numbers, added up over the rows; op.finish(member, column,
@@ -125,6 +128,65 @@ void map_3d(const launch_target&, i64 members, i64 outer, i64 rows, i64 cols, co
         for (i64 c = 0; c < cols; ++c)
           e(c);
       }
+}
+
+template <class Op>
+void sum_terms_3d(const launch_target&, i64 members, i64 outer, i64 rows, i64 cols, const Op& op) {
+  constexpr i64 tile = 256;
+  for (i64 k = 0; k < members; ++k)
+    for (i64 q = 0; q < outer; ++q)
+      for (i64 r = 0; r < rows; ++r) {
+        const auto e = op.at(k, q, r);
+        for (i64 c0 = 0; c0 < cols; c0 += tile) {
+          const i64 n = least(tile, cols - c0);
+          float sum[tile];
+          for (i64 j = 0; j < n; ++j)
+            sum[j] = 0;
+          e.each_term([&](const float* term) {
+            TROUPE_VECTORIZE
+            for (i64 j = 0; j < n; ++j)
+              sum[j] += term[c0 + j];
+          });
+          TROUPE_VECTORIZE
+          for (i64 j = 0; j < n; ++j)
+            e.store(c0 + j, sum[j]);
+        }
+      }
+}
+
+template <class Op>
+void random_map(const launch_target&, i64 members, i64 rows, i64 cols, const Op& op) {
+  constexpr int lanes = 16, group = 64;
+  for (i64 k = 0; k < members; ++k) {
+    const bool random = op.random(k);
+    u32 bits[group];
+    for (int i = 0; i < group; ++i)
+      bits[i] = 0xffffffffu;
+    i64 r = 0, c = 0;
+    for (i64 g = 0; g * group < rows * cols; ++g) {
+      if (random)
+        for (int l = 0; l < lanes; ++l) {
+          const auto words = op.draw(k, u64(g), u32(l));
+          bits[l] = words.w[0];
+          bits[lanes + l] = words.w[1];
+          bits[2 * lanes + l] = words.w[2];
+          bits[3 * lanes + l] = words.w[3];
+        }
+      for (i64 used = 0; used < group && r < rows;) {
+        const i64 run = least(group - used, cols - c);
+        const auto e = op.at(k, r);
+        TROUPE_VECTORIZE
+        for (i64 j = 0; j < run; ++j)
+          e(c + j, bits[used + j]);
+        used += run;
+        c += run;
+        if (c == cols) {
+          c = 0;
+          ++r;
+        }
+      }
+    }
+  }
 }
 
 template <class Op>

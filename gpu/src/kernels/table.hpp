@@ -1,8 +1,11 @@
 #pragma once
 
 #include "kernels/cross_entropy.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gather.hpp"
+#include "kernels/images.hpp"
+#include "kernels/normalization.hpp"
 #include "kernels/optimizer.hpp"
 
 namespace troupe::gpu::internal::TROUPE_KERNELS {
@@ -18,6 +21,16 @@ constexpr kernel_table make_table(const char* name) {
   t.act_backward_bf16_bf16 = act_backward<bf16, bf16>;
   t.cross_entropy_f32 = softmax_cross_entropy<float>;
   t.cross_entropy_bf16 = softmax_cross_entropy<bf16>;
+  t.dropout = dropout;
+  t.layer_norm = layer_norm;
+  t.layer_norm_backward = layer_norm_backward;
+  t.batch_norm = batch_norm;
+  t.batch_norm_inference = batch_norm_inference;
+  t.batch_norm_backward = batch_norm_backward;
+  t.im2col = im2col;
+  t.col2im = col2im;
+  t.max_pool = max_pool;
+  t.max_pool_backward = max_pool_backward;
   t.begin_step = begin_step;
   t.end_step = end_step;
   t.gradient_norm = gradient_norm;
