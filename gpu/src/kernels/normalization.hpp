@@ -114,8 +114,6 @@ struct batch_variance_op {
   TROUPE_HD void finish(i64 k, i64 c, const float (&total)[1]) const {
     const float n = float(a.x.rows);
     row_of(a.stats, k, 1)[c] = 1.0f / root(total[0] / n + a.eps);
-    if (a.running.data == nullptr)
-      return;
     float* mean = row_of(a.running, k, 0) + c;
     float* variance = row_of(a.running, k, 1) + c;
     *mean = mul_add(a.rate, row_of(a.stats, k, 0)[c] - *mean, *mean);
