@@ -1,0 +1,89 @@
+#include "troupe/actors/caf.hpp"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "troupe/actors/messages.hpp"
+
+namespace troupe::actors {
+
+bool is_node_loss(const caf::error& why) {
+  return why == caf::exit_reason::remote_link_unreachable || why == caf::sec::connection_timeout
+#if TROUPE_CAF_MODERN
+         || why == caf::sec::connection_closed
+#endif
+      ;
+}
+
+caf::error make_error(std::string text) { return caf::make_error(caf::sec::runtime_error, std::move(text)); }
+
+std::string error_text(const caf::error& x) {
+  if (x == caf::sec::runtime_error) {
+    const auto& context = x.context();
+    if (context.match_elements<std::string>())
+      return context.get_as<std::string>(0);
+  }
+  return to_string(x);
+}
+
+std::string exception_text(const std::exception_ptr& x) {
+  try {
+    if (x)
+      std::rethrow_exception(x);
+    return "no exception";
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+std::string caf_key(std::string_view x) {
+#if TROUPE_CAF_MODERN
+  return "caf." + std::string{x};
+#else
+  return std::string{x};
+#endif
+}
+
+system_config::system_config() {
+#if TROUPE_CAF_MODERN
+  [[maybe_unused]] static const bool core = (caf::core::init_global_meta_objects(), true);
+#endif
+  register_messages(*this);
+  // Without it an actor that keeps mailing itself holds its thread for ever, and a pause is never heard.
+  set(caf_key("scheduler.max-throughput"), std::size_t{1});
+}
+
+void system_config::scheduler_threads(std::size_t n) {
+  if (n > 0)
+    set(caf_key("scheduler.max-threads"), n);
+}
+
+void registry_put(caf::actor_system& sys, const std::string& name, const caf::strong_actor_ptr& hdl) {
+  if (name.empty() || name.size() > 10)
+    throw std::invalid_argument{"the actor name \"" + name + "\" must have 1 to 10 characters"};
+#if TROUPE_CAF_MODERN
+  sys.registry().put(name, hdl);
+#else
+  sys.registry().put(caf::atom_from_string(name), hdl);
+#endif
+}
+
+void registry_erase(caf::actor_system& sys, const std::string& name) {
+#if TROUPE_CAF_MODERN
+  sys.registry().erase(name);
+#else
+  sys.registry().erase(caf::atom_from_string(name));
+#endif
+}
+
+wire_real::wire_real(double x) noexcept { std::memcpy(&bits, &x, sizeof(bits)); }
+
+wire_real::operator double() const noexcept {
+  double x;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+} // namespace troupe::actors
