@@ -38,15 +38,6 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-std::string cpu_name() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string text; std::getline(in, text);)
-    if (text.rfind("model name", 0) == 0)
-      if (const auto at = text.find(": "); at != std::string::npos)
-        return text.substr(at + 2);
-  return "CPU";
-}
-
 std::uint64_t installed_memory() {
   const auto pages = ::sysconf(_SC_PHYS_PAGES), size = ::sysconf(_SC_PAGESIZE);
   return pages > 0 && size > 0 ? std::uint64_t(pages) * std::uint64_t(size) : 0;
@@ -56,7 +47,7 @@ device_info describe_cpu() {
   device_info cpu;
   cpu.kind = device_kind::cpu;
   cpu.id = "cpu";
-  cpu.name = cpu_name();
+  cpu.name = internal::cpu_name();
   cpu.cores = allowed_cores();
   cpu.memory_bytes = installed_memory();
   const auto limits = internal::read_cgroup_limits();
@@ -212,6 +203,15 @@ cgroup_limits read_cgroup_limits(const std::string& root) {
     }
   }
   return out;
+}
+
+std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string text; std::getline(in, text);)
+    if (text.rfind("model name", 0) == 0)
+      if (const auto at = text.find(": "); at != std::string::npos)
+        return text.substr(at + 2);
+  return "CPU";
 }
 
 std::vector<std::string> cpu_features() {

@@ -20,4 +20,7 @@ cgroup_limits read_cgroup_limits(const std::string& root = "/");
 
 std::vector<std::string> cpu_features();
 
+/// The model's name, for people and for file names.
+std::string cpu_name();
+
 } // namespace troupe::gpu::internal

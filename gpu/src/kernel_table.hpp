@@ -1,10 +1,231 @@
 #pragma once
 
-#include "troupe/gpu/device.hpp"
+#include <cstdint>
+#include <vector>
 
+#include "troupe/gpu/device.hpp"
+#include "troupe/gpu/ops.hpp"
+
+/// The seam between ops.hpp and the kernels: one function per operation and element type. ops.cpp checks shapes and
+/// calls the table of its context; kernels/*.hpp hold the arithmetic, built once per CPU instruction set and once by nvcc.
+///
+/// To add an operation: declare it in ops.hpp; add its arguments and its entry here; write the functor and its launch
+/// wrapper in a header of kernels/ (see kernels/prelude.hpp for the forms); fill the entry in kernels/table.hpp; check
+/// shapes in ops*.cpp; add a case against a double reference in test/gpu/.
 namespace troupe::gpu::internal {
 
-struct kernel_table;
+/// Where a kernel is enqueued.
+struct launch_target {
+  void* stream = nullptr;   ///< cudaStream_t; ignored by the CPU
+  float* scratch = nullptr; ///< device memory that a kernel may use until it ends, or null
+  std::int64_t scratch_floats = 0;
+};
+
+template <class Out>
+struct bias_act_args {
+  std::int64_t members;
+  activation act;
+  mat<const float> x;
+  vec<const float> bias;
+  mat<Out> y;
+};
+
+template <class S, class Out>
+struct act_backward_args {
+  std::int64_t members;
+  activation act;
+  mat<const float> dy;
+  mat<const S> saved;
+  mat<Out> dx;
+  vec<float> dbias;
+};
+
+template <class Out>
+struct cross_entropy_args {
+  std::int64_t members;
+  mat<const float> logits;
+  vec<const float> bias;
+  vec<const std::int32_t> labels;
+  const member_params* params;
+  mat<Out> dlogits;
+  vec<float> dbias;
+  member_counters* counters;
+  const std::uint8_t* active;
+};
+
+struct dropout_args {
+  std::int64_t members;
+  mat<const float> x;
+  const member_params* params;
+  const member_counters* counters;
+  std::uint32_t site;
+  mat<float> y;
+};
+
+/// Layer norm, and batch norm in both its modes. `running` is read at inference and moved in training.
+struct norm_args {
+  std::int64_t members;
+  mat<const float> x;
+  vec<const float> gain, bias;
+  float eps, rate;
+  mat<float> y, stats, running;
+};
+
+struct norm_backward_args {
+  std::int64_t members;
+  mat<const float> dy, x;
+  vec<const float> gain;
+  mat<const float> stats;
+  mat<float> dx;
+  vec<float> dgain, dbias;
+};
+
+/// `conv_shape` with its derived sizes filled in, so that kernels call no function of a public header.
+struct window {
+  std::int64_t n, h, w, c, kh, kw, stride, pad, oh, ow;
+};
+
+struct columns_args {
+  std::int64_t members;
+  window s;
+  mat<const float> in;
+  mat<float> out;
+};
+
+struct max_pool_args {
+  std::int64_t members;
+  window s;
+  mat<const float> x;
+  mat<float> y;
+  mat<std::uint8_t> argmax;
+};
+
+struct max_pool_backward_args {
+  std::int64_t members;
+  window s;
+  mat<const float> dy;
+  mat<const std::uint8_t> argmax;
+  mat<float> dx;
+};
+
+struct step_args {
+  std::int64_t members;
+  const member_params* params;
+  member_counters* counters;
+  const std::uint8_t* active;
+};
+
+struct gradient_norm_args {
+  std::int64_t members;
+  vec<const float> grad;
+  const member_params* params;
+  member_counters* counters;
+  vec<float> scratch;
+  const std::uint8_t* active;
+};
+
+struct sgd_args {
+  std::int64_t members;
+  vec<float> w, v;
+  vec<const float> grad;
+  const member_params* params;
+  const member_counters* counters;
+  vec<bf16> low;
+  const std::uint8_t* active;
+};
+
+struct sgd_apply_args {
+  std::int64_t members;
+  vec<float> w;
+  vec<const float> v;
+  const member_counters* counters;
+  vec<bf16> low;
+  const std::uint8_t* active;
+};
+
+struct adamw_args {
+  std::int64_t members;
+  vec<float> w, m, v;
+  vec<const float> grad;
+  const member_params* params;
+  const member_counters* counters;
+  vec<bf16> low;
+  const std::uint8_t* active;
+};
+
+template <class Out>
+struct gather_args {
+  std::int64_t members;
+  data_source data;
+  const member_counters* counters;
+  std::int64_t offset;
+  mat<Out> x;
+  vec<std::int32_t> labels;
+};
+
+struct fill_args {
+  std::int64_t members;
+  vec<float> x;
+  float value;
+};
+
+struct axpy_args {
+  std::int64_t members;
+  float alpha;
+  vec<const float> x;
+  vec<float> y;
+};
+
+template <class In, class Out>
+struct convert_args {
+  std::int64_t members;
+  vec<const In> x;
+  vec<Out> y;
+};
+
+template <class Args>
+using kernel = void (*)(const launch_target&, const Args&);
+
+struct kernel_table {
+  const char* name; ///< "cpu_baseline", "cpu_v3", "cpu_v4" or "cuda"
+
+  kernel<bias_act_args<float>> bias_act_f32;
+  kernel<bias_act_args<bf16>> bias_act_bf16;
+  kernel<act_backward_args<float, float>> act_backward_f32_f32;
+  kernel<act_backward_args<float, bf16>> act_backward_f32_bf16;
+  kernel<act_backward_args<bf16, float>> act_backward_bf16_f32;
+  kernel<act_backward_args<bf16, bf16>> act_backward_bf16_bf16;
+  kernel<cross_entropy_args<float>> cross_entropy_f32;
+  kernel<cross_entropy_args<bf16>> cross_entropy_bf16;
+
+  kernel<dropout_args> dropout;
+  kernel<norm_args> layer_norm, batch_norm, batch_norm_inference;
+  kernel<norm_backward_args> layer_norm_backward, batch_norm_backward;
+
+  kernel<columns_args> im2col, col2im;
+  kernel<max_pool_args> max_pool;
+  kernel<max_pool_backward_args> max_pool_backward;
+
+  kernel<step_args> begin_step, end_step;
+  kernel<gradient_norm_args> gradient_norm;
+  kernel<sgd_args> sgd;
+  kernel<sgd_apply_args> sgd_apply;
+  kernel<adamw_args> adamw;
+
+  kernel<gather_args<float>> gather_f32;
+  kernel<gather_args<bf16>> gather_bf16;
+
+  kernel<fill_args> fill;
+  kernel<axpy_args> axpy;
+  kernel<convert_args<float, bf16>> to_bf16;
+  kernel<convert_args<bf16, float>> to_float;
+};
+
+/// The fastest table that this machine can run. Throws `device_error` for CUDA in a build without it.
 const kernel_table& kernels_for(device_kind kind);
+
+/// Every CPU table that this machine can run, slowest first; all but the first use fused multiply-add and give the
+/// same results, bit for bit.
+std::vector<const kernel_table*> cpu_kernel_tables();
 
 } // namespace troupe::gpu::internal

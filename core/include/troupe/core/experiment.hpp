@@ -23,7 +23,7 @@ struct trainer_spec {
   std::string workload_type;
   std::string workload_options;  ///< the workload object less "type", as compact JSON text
   hyperparameters hp;            ///< initial; drawn from the search space where the file does not give them
-  std::uint64_t seed = 0;        ///< derived from the experiment's seed and the trainer's name unless given
+  std::uint64_t seed = 0;        ///< derived from the experiment's seed and the trainer's name unless given (with count: + n)
   std::uint64_t stop_step = 0;
   std::string slot;              ///< "" any, or a slot's number, or a device selector
 };
@@ -31,7 +31,7 @@ struct trainer_spec {
 /// When trainers meet.
 struct sync_schedule {
   std::uint64_t every_steps = 0;          ///< 0: not by steps
-  std::vector<std::uint64_t> at_steps;    ///< ascending, distinct; may be combined with every_steps
+  std::vector<std::uint64_t> at_steps{};    ///< ascending, distinct; may be combined with every_steps
   double every_seconds = 0;               ///< > 0: the coordinator calls them together by the clock
 
   /// The next step after `step` at which a trainer parks, strictly before `stop_step`; nullopt: none.
@@ -92,13 +92,14 @@ struct experiment_checkers {
   /// Known workload types, and a checker of their options (see gpu::workload_registry::check).
   std::function<bool(std::string_view type)> known_workload;
   std::function<std::vector<std::string>()> workload_names;
+  /// `where` is the trainer's pointer ("/trainers/2"); faults begin with where + "/workload/…" or "/hyperparameters/…".
   std::function<void(std::string_view type, const nlohmann::json& options, const hyperparameters& hp, std::string_view where,
                      std::vector<error>& faults)>
     check_workload;
 };
 
 /// All faults of the file together, each text beginning with its JSON pointer ("/trainers/2/workload/hidden: …"), or with
-/// line and column if it is not JSON. Comments (//) are allowed.
+/// line and column if it is not JSON. Comments (// and /* */) are allowed.
 std::variant<experiment, std::vector<error>> parse_experiment(std::string_view text, const experiment_checkers& with);
 
 /// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` is not allowed.

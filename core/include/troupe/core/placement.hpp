@@ -1,8 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,13 +15,17 @@ namespace troupe::core {
 class share_ledger {
 public:
   static constexpr std::uint32_t whole = 1000;
-  /// Device `i` gets `capacity` thousandths (normally `whole`).
+  /// Each device gets `capacity` thousandths (normally `whole`).
   explicit share_ledger(std::size_t devices, std::uint32_t capacity = whole);
   void add_devices(std::size_t n);
-  /// Takes `milli` from the device with the least but sufficient free share (best fit; lowest number on a tie).
+  /// Takes `milli` from the device with the least but sufficient free share (best fit; lowest number on a tie);
+  /// nullopt: none has that much.
   std::optional<std::size_t> take(std::uint32_t milli);
+  /// An error, and nothing changes, if there is no such device or more comes back than was taken.
   result<void> give_back(std::size_t device, std::uint32_t milli);
+  /// Throws `std::out_of_range` if there is no such device.
   std::uint32_t free_share(std::size_t device) const;
+  std::size_t devices() const noexcept { return free_.size(); }
 
 private:
   std::vector<std::uint32_t> free_;
@@ -41,13 +45,20 @@ struct slot_place {
 class placement {
 public:
   explicit placement(std::vector<slot_place> slots);
+  /// A lost slot of the same node and number comes back to life in its old place; a living one throws
+  /// `std::invalid_argument`.
   void add_slot(slot_place s);
   /// Its trainers are unplaced; they are returned in order.
   std::vector<trainer_id> lose_node(std::uint32_t node);
-  result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin); ///< index into slots()
+  /// An index into slots(). `pin`: "" any; "3" the slot of that index; "2/0" node and slot; a device's id or, of a GPU's
+  /// id, its beginning ("GPU-8a"); "cuda" any GPU. ("cuda:1" is a matter of one machine: resolve it to an id first.) Of
+  /// several slots that match, the one with the fewest trainers. A trainer that is placed already moves, or stays where it
+  /// is after an error.
+  result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin);
   void remove(trainer_id t);
   std::optional<std::size_t> where(trainer_id t) const;
   const std::vector<slot_place>& slots() const noexcept { return slots_; }
+  /// Trainers on that slot. Throws `std::out_of_range` if there is no such slot.
   std::size_t load(std::size_t slot) const;
 
 private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -7,7 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -30,15 +30,17 @@ struct decision {
   bool operator==(const decision&) const = default;
 };
 
-std::string_view to_string(decision::action x) noexcept;
+std::string_view to_string(decision::action x) noexcept; ///< "go_on", "stop"
+/// {"action": "go_on", "changes": {…}, "copy_from": 1, "average_of": [0, 1], "reason": "…"}; what is empty is left out.
 nlohmann::json to_json(const decision& x);
+/// "action" must be there; an unknown key is an error.
 result<decision> decision_from_json(const nlohmann::json& j, std::string_view where);
 
 /// What a policy sees: everything the live trainers reported for this sync point, in order of their numbers.
 struct policy_input {
   sync_index index = 0;
   std::span<const metadata> reports;
-  /// By trainer number: the workload's signature; weights go only between equals.
+  /// By trainer number: the workload's signature; weights go only between equals. If it is empty, all are equal.
   std::function<std::string_view(trainer_id)> signature;
   /// Asynchronous experiments ask for one trainer at a time; `reports` then has everyone's newest. Else empty.
   std::optional<trainer_id> only;
@@ -62,7 +64,9 @@ public:
   using factory = std::function<std::unique_ptr<policy>(const nlohmann::json& options, const search_space& space,
                                                         std::span<const std::string> trainer_names, std::string_view where,
                                                         std::vector<error>& faults)>;
+  /// Replaces an entry of the same name.
   void add(std::string type, factory make);
+  /// An unknown type is a fault at `where`/type that lists the known ones.
   std::unique_ptr<policy> make(std::string_view type, const nlohmann::json& options, const search_space& space,
                                std::span<const std::string> trainer_names, std::string_view where,
                                std::vector<error>& faults) const;
@@ -72,11 +76,14 @@ private:
   std::map<std::string, factory, std::less<>> factories_;
 };
 
+/// Troupe's own; docs/policies.md lists every option.
 policy_registry builtin_policies();
 
 /// Drops from `decisions` what cannot be done and says why in the decision's reason: weights from a trainer that did not
-/// report or is of another signature, a donor whose loss is not finite, an average of nothing. Also resolves chains (a donor
-/// that is itself replaced still gives what it had when parked). Applied to every policy's answer.
+/// report or is of another signature, a donor whose loss is not finite, an average of nothing. A decision that loses all its
+/// weights loses its changes too, as they were meant for those weights. Decisions about trainers that did not report (or,
+/// with `in.only`, about others) are dropped whole. Chains stay: a donor that is itself replaced or stopped still gives
+/// what it had when parked. Applied to every policy's answer.
 void sanitize(std::map<trainer_id, decision>& decisions, const policy_input& in);
 
 } // namespace troupe::core

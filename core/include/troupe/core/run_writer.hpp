@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "troupe/core/checkpoint_set.hpp"
 #include "troupe/core/experiment.hpp"
 #include "troupe/core/metadata.hpp"
 #include "troupe/core/policy.hpp"
@@ -20,15 +21,16 @@ public:
   virtual result<void> sync_point(sync_index k, const std::vector<metadata>& reports,
                                   const std::map<trainer_id, decision>& decisions) = 0;
   /// Something that happened: kind ("trainer_started", "trainer_failed", "trainer_finished", "paused", …) and a JSON object.
+  /// docs/file-formats.md lists the kinds and their members. Written at once, durable with the next sync point, set or flush.
   virtual result<void> event(std::string_view kind, const nlohmann::json& details) = 0;
   /// A complete set of checkpoints, all of whose files are durable: a point to resume from.
-  virtual result<void> checkpoint_set(const nlohmann::json& set) = 0;
-  virtual result<void> flush() = 0;
+  virtual result<void> checkpoint_set(const core::checkpoint_set& set) = 0;
+  virtual result<void> flush() = 0; ///< makes everything so far durable
 };
 
 /// A run directory: experiment.json, run.jsonl (everything, one object a line), metadata.csv (one row a report),
-/// checkpoints/. Refuses a directory that holds another run; `append` goes on with an existing one (a torn last line, left
-/// by a crash, is cut off).
+/// checkpoints/. Refuses a directory that holds another run, or that another process (or writer) has open; `append` goes on
+/// with an existing one, whose experiment must be the same text (a torn last line, left by a crash, is cut off).
 result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, const experiment& exp, bool append);
 
 } // namespace troupe::core

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -26,25 +27,31 @@ using domain = std::variant<uniform_domain, log_uniform_domain, integer_domain, 
 
 /// How a value moves when a population based training perturbs it.
 struct perturbation {
-  double factor = 1.2;             ///< numbers are multiplied or divided by it
-  double resample_probability = 0.25; ///< else a fresh draw
+  double factor = 1.2;                ///< numbers are multiplied or divided by it; finite, above 1
+  double resample_probability = 0.25; ///< of a fresh draw instead; 0 to 1
 };
 
 /// Which hyperparameters may vary, and how. Checked when made, so that sampling cannot fail.
 class search_space {
 public:
   /// {"lr": {"type": "log_uniform", "low": 1e-4, "high": 1e-1}, "batch": {"type": "choice", "values": [32, 64], "ordered": true}, …}
-  /// All faults together, each with its JSON pointer below `where`: reversed, empty or non-finite bounds, log of values
-  /// <= 0, empty choices, unknown types and keys.
+  /// "low" and "high" (both needed) are inside; "quantum", "log" and "ordered" may be left out. All faults together, each
+  /// with its JSON pointer below `where`: reversed, empty or non-finite bounds, log of values <= 0, empty choices, unknown
+  /// types and keys.
   static std::variant<search_space, std::vector<error>> from_json(const nlohmann::json& j, std::string_view where);
 
   bool empty() const noexcept { return domains_.empty(); }
   const std::map<std::string, domain, std::less<>>& domains() const noexcept { return domains_; }
 
+  /// A fresh draw of every value.
   hyperparameters sample(random_stream& rng) const;
-  /// Every value of the space in `hp` moves; other keys stay. The result is always inside the bounds and on the grid; an
-  /// integer moves by at least one wherever its bounds allow, up or down with equal probability; a value that is not in
-  /// its domain (or missing) is drawn afresh.
+  /// Every value of the space in `hp` moves; other keys stay. The result is always inside the bounds and on the grid. Up
+  /// and down have equal probability; where a bound is in the way the value goes the other way, so that only a domain of
+  /// one value stands still. An integer moves by at least one and a number with a quantum by at least one quantum; an exact
+  /// 0, which no factor moves, moves by a twentieth of the domain's width times (factor - 1). Of an ordered choice the
+  /// neighbour is taken, of another choice any other value. A value that is not in its domain (or missing) is drawn afresh.
+  /// A whole number counts as real and a real without fraction as whole; the result has the domain's own type.
+  /// Throws `std::invalid_argument` if `how` is outside its limits.
   hyperparameters perturb(const hyperparameters& hp, const perturbation& how, random_stream& rng) const;
   /// One text per value that is outside its domain.
   std::vector<error> check(const hyperparameters& hp, std::string_view where) const;

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -24,40 +26,84 @@ namespace troupe::core {
 ///   (1) idle ◄─────────── (5) applying ◄──── all donors exported or gone ──── (4) exporting ◄┘
 ///        resume all   every member applied or gone                     (skipped when nothing is copied)
 ///
-/// Members: running → parked(k) → (applied) → running …, or finished, failed, lost. A lost member that is restarted comes
-/// back with a higher incarnation and runs up to the open sync point. Everything that names an older sync point or
-/// incarnation is counted and dropped. No sequence of events can leave the engine waiting for a member that is gone.
+/// Members: running → parked(k) → (applied) → running …, or finished, failed, lost. A lost member that is
+/// restarted comes back with a higher incarnation and runs up to the open sync point. Everything that names
+/// an older sync point or incarnation is counted and dropped. No sequence of events can leave the engine
+/// waiting for a member that is gone.
+///
+/// A round k waits for the members that will reach k: running ones whose next sync point is k or an earlier
+/// one, and those that are coming back. It closes when all of them have reported, when a quorum of them has,
+/// or at the deadline. Whoever has not reported by then is a straggler: `go_on_without` leaves it running and
+/// releases it unchanged when it comes; `stop` stops it; `wait` keeps waiting at a deadline (and says so,
+/// again after each further deadline), but does not hold up a quorum. A report for k that comes after the
+/// round was closed to it is held until the round is over and then released; one for a later sync point is
+/// held until that round opens. Asynchronous experiments have no rounds: the engine only knows who lives.
+///
+/// An event costs O(1) on average, whatever the number of members; a round costs O(n log n) once, for sorting
+/// its reports.
 class sync_engine {
 public:
   using time_point = std::chrono::steady_clock::time_point;
 
-  // -- actions ---------------------------------------------------------------------------------------------------------
+  // -- actions ------------------------------------------------------------------------------------
   /// Run the policy over `reports` and call `decided`. Trainers that finished or failed since are not in it.
-  struct decide { sync_index index; std::vector<metadata> reports; };
+  struct decide {
+    sync_index index;
+    std::vector<metadata> reports;
+  };
   /// Ask `trainer` (parked) to export its state; answer with `exported`.
-  struct export_state { sync_index index; trainer_id trainer; std::uint32_t incarnation; };
+  struct export_state {
+    sync_index index;
+    trainer_id trainer;
+    std::uint32_t incarnation;
+  };
   /// Send `what` to `trainer`; answer with `applied`.
-  struct apply { sync_index index; trainer_id trainer; std::uint32_t incarnation; decision what; };
+  struct apply {
+    sync_index index;
+    trainer_id trainer;
+    std::uint32_t incarnation;
+    decision what;
+  };
   /// Let these go on; the round is over. Members that decided to stop are not in it.
-  struct resume { sync_index index; std::vector<trainer_id> trainers; };
+  struct resume {
+    sync_index index;
+    std::vector<trainer_id> trainers;
+  };
   /// A late or left-out trainer at a sync point that is already over: it goes on unchanged.
-  struct release { sync_index index; trainer_id trainer; std::uint32_t incarnation; };
+  struct release {
+    sync_index index;
+    trainer_id trainer;
+    std::uint32_t incarnation;
+  };
   /// The stragglers' treatment is `stop`: stop this one.
-  struct stop_straggler { sync_index index; trainer_id trainer; std::uint32_t incarnation; };
+  struct stop_straggler {
+    sync_index index;
+    trainer_id trainer;
+    std::uint32_t incarnation;
+  };
   /// Call `tick` not later than this; replaces an earlier one.
-  struct wake_at { time_point when; };
+  struct wake_at {
+    time_point when;
+  };
   /// For the log: who did not report in time, and what was done.
-  struct note { sync_index index; std::vector<trainer_id> missing; std::string text; };
+  struct note {
+    sync_index index;
+    std::vector<trainer_id> missing;
+    std::string text;
+  };
   /// No live member is left.
   struct all_done {};
 
-  using action = std::variant<decide, export_state, apply, resume, release, stop_straggler, wake_at, note, all_done>;
+  using action =
+      std::variant<decide, export_state, apply, resume, release, stop_straggler, wake_at, note, all_done>;
   using actions = std::vector<action>;
 
-  explicit sync_engine(sync_options options);
+  /// `closed`: the newest sync point that is over already, when a run goes on from its checkpoints.
+  explicit sync_engine(sync_options options, std::optional<sync_index> closed = std::nullopt);
 
-  // -- events ----------------------------------------------------------------------------------------------------------
-  /// A trainer starts (or starts again: higher incarnation) at `step`. `next` is the first sync point it will reach; nullopt: it
+  // -- events -------------------------------------------------------------------------------------
+  /// A trainer starts (or starts again: higher incarnation) at `step`. `next` is the first sync point it will
+  /// reach; nullopt: it
   /// reaches none before its stop step.
   actions member_up(trainer_id t, std::uint32_t incarnation, std::optional<sync_index> next, time_point now);
   /// It will be restarted (`coming_back`), or is gone for good.
@@ -71,15 +117,89 @@ public:
   actions tick(time_point now);
   /// Ends the wait: closes the open round with what there is.
   actions close_now(time_point now);
+  /// Sync points by the clock: every running member was told to park as soon as it can, for sync point `k`.
+  /// Ignored (and
+  /// counted) while a round is open or if `k` is over.
+  actions called(sync_index k, time_point now);
 
-  // -- queries ---------------------------------------------------------------------------------------------------------
+  // -- queries ------------------------------------------------------------------------------------
   enum class phase : std::uint8_t { idle, collecting, deciding, exporting, applying };
   phase current_phase() const noexcept;
   std::optional<sync_index> open_round() const noexcept;
-  std::size_t live() const noexcept;    ///< running or parked, or coming back
+  std::size_t live() const noexcept; ///< running or parked, or coming back
   std::size_t parked() const noexcept;
   std::uint64_t dropped() const noexcept; ///< stale or repeated events so far
-  std::uint64_t rounds() const noexcept;  ///< closed so far
+  std::uint64_t
+  rounds() const noexcept; ///< closed so far, not counting those that nobody was left to take part in
+  std::optional<sync_index> closed() const noexcept; ///< the newest sync point that is over
+  /// The incarnation that counts; nullopt for a trainer that was never heard of.
+  std::optional<std::uint32_t> incarnation_of(trainer_id t) const;
+  /// True while `t` is in the open round (it reported, and has neither left nor been resumed).
+  bool in_round(trainer_id t) const;
+  /// Everything that future behaviour depends on, as text without meaning: engines of the same options that
+  /// give the same text
+  /// act alike from there on (times are relative to `now`). For exploring states in tests. Costs O(n log n).
+  std::string fingerprint(time_point now) const;
+
+private:
+  enum class state : std::uint8_t {
+    running,
+    parked, ///< in the open round
+    aside,  ///< parked, but too late or too early for the open round
+    down,   ///< coming back
+    ended   ///< finished or gone for good
+  };
+
+  struct member {
+    std::uint32_t incarnation = 0;
+    state where = state::ended;
+    bool stopping = false; ///< told to stop; nobody waits for it
+    bool owes_export = false, owes_apply = false;
+    std::optional<sync_index> next;          ///< running: the next sync point; parked: the one after
+    std::optional<sync_index> last_reported; ///< by this incarnation
+  };
+
+  struct seat {
+    trainer_id trainer;
+    std::uint32_t incarnation;
+  };
+
+  member* accept(trainer_id t, std::uint32_t incarnation);
+  void move_to(member& m, state to, std::optional<sync_index> next);
+  void count(const member& m, int by);
+  bool awaited(const member& m) const;
+  bool seated(const seat& s) const;
+  void leave(member& m, bool coming_back);
+  void open(sync_index k);
+  void first_report(time_point now, actions& out);
+  void advance(time_point now, actions& out);
+  bool quorum_reached() const;
+  void close_collecting(bool at_deadline, actions& out);
+  void begin_applying(actions& out);
+  decision without_lost_donors(trainer_id t, decision d, actions& out) const;
+  void finish_round(time_point now, actions& out);
+  void open_early(time_point now, actions& out);
+
+  sync_options options_;
+  phase phase_ = phase::idle;
+  sync_index index_ = 0; ///< of the open round
+  std::optional<sync_index> closed_;
+  std::unordered_map<trainer_id, member> members_;
+  std::map<sync_index, std::size_t>
+      running_by_next_; ///< how many running, not stopping members head for each sync point
+  std::size_t coming_back_ = 0, live_ = 0, parked_ = 0;
+  std::size_t missing_ = 0;       ///< members that the open round awaits
+  std::size_t seated_ = 0;        ///< members in the open round
+  std::vector<metadata> reports_; ///< of the open round; may hold some of members that left it since
+  std::vector<seat> seats_;       ///< who was in the round when it was decided, by number
+  std::vector<seat> late_;
+  std::map<sync_index, std::vector<metadata>> early_;
+  std::map<trainer_id, decision> decisions_;
+  std::set<trainer_id> donors_; ///< whose state was exported
+  std::size_t owed_exports_ = 0, owed_applies_ = 0;
+  std::optional<time_point> deadline_;
+  std::uint64_t dropped_ = 0, rounds_ = 0;
+  bool done_said_ = false;
 };
 
 } // namespace troupe::core

@@ -34,13 +34,18 @@ struct run_outcome {
   bool device_lost = false;   ///< the context is unusable
 };
 
+/// The exception being handled, as an error with its text: out_of_memory, device or failed. Call it in a `catch`.
+/// `device_lost`, where given, is set for errors after which the context is unusable.
+core::error current_error(bool* device_lost = nullptr) noexcept;
+
 /// The one thread that computes on a slot, and its run queue.
 ///
 /// Two kinds of work: *runs* (train this workload for up to n steps) share the device in time slices, round robin;
 /// *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next slice, in the order they
 /// came. A run keeps its place until its steps are done or it is interrupted, so a lone trainer costs no hand-over
-/// between slices, and a run that waits is ended at once by an interrupt. Completions are called on the slot's thread and
-/// must only post (they may not block or throw).
+/// between slices, and a run that waits is ended at once by an interrupt. A task or an interrupt that arrives during a slice
+/// is served after the step at hand; the slice then goes on with what is left of it. Completions are called on the
+/// slot's thread and must only post (they may not block or throw).
 class slot_worker {
 public:
   using clock = std::chrono::steady_clock;
@@ -55,7 +60,7 @@ public:
   ~slot_worker();
 
   using run_done = std::function<void(run_outcome)>;
-  /// Thread-safe.
+  /// Thread-safe. One run per `who` at a time: a second one completes as refused.
   void run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done);
   /// Ends `who`'s run after its current step, at once if it is not running now. No effect without a run. Thread-safe.
   void interrupt(const std::shared_ptr<hosted>& who);
@@ -76,7 +81,7 @@ public:
 
 private:
   struct impl;
-  std::unique_ptr<impl> impl_;
+  std::shared_ptr<impl> impl_; // shared with the thread
 };
 
 } // namespace troupe::gpu

@@ -99,7 +99,7 @@ public:
   /// Builds the workload on `ctx` (the slot's thread). May throw; the text reaches the user with the trainer's name.
   using factory = std::function<std::unique_ptr<workload>(context& ctx, const workload_config& cfg)>;
   /// Checks options and hyperparameters without a device, before anything starts; appends one text per fault, each
-  /// beginning with the JSON pointer of the fault below `where`.
+  /// beginning with the JSON pointer of the fault: where + "/workload/…" or where + "/hyperparameters/…".
   using checker = std::function<void(const nlohmann::json& options, const core::hyperparameters& hp, std::string_view where,
                                      std::vector<core::error>& faults)>;
 

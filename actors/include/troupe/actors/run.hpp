@@ -1,0 +1,223 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/core/checkpoint.hpp"
+#include "troupe/core/experiment.hpp"
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/policy.hpp"
+#include "troupe/core/result.hpp"
+#include "troupe/gpu/context.hpp"
+#include "troupe/gpu/workload.hpp"
+
+namespace caf {
+class actor_system;
+}
+
+/// Running an experiment from a program: what `troupe run` does, without the command line.
+///
+///     run_options o;
+///     o.exp = …;                                  // core::parse_experiment
+///     o.workloads = std::make_shared<gpu::workload_registry>(gpu::builtin_workloads());
+///     o.policies = std::make_shared<core::policy_registry>(core::builtin_policies());
+///     o.slots = {…};                              // gpu::slot_options, one per slot of this process
+///     auto run = run_session::start(std::move(o));
+///     if (!run) …                                 // run.error().text says what is wrong
+///     auto summary = (*run)->wait();
+namespace troupe::actors {
+
+using core::trainer_id;
+
+// -- what a run tells
+// ----------------------------------------------------------------------------------------------
+
+/// What a trainer is doing, for people.
+enum class trainer_state : std::uint8_t {
+  starting, ///< being placed, built, loaded
+  running,
+  parked,     ///< at a sync point
+  paused,     ///< from outside
+  restarting, ///< after a failure or the loss of its node
+  finished,   ///< reached its stop step
+  stopped,    ///< by a decision, from outside, or as a straggler
+  failed,     ///< for good
+  interrupted ///< the run ended before it did
+};
+std::string_view to_string(trainer_state x) noexcept;
+/// True for those that go on: everything before `finished`.
+bool is_live(trainer_state x) noexcept;
+
+struct trainer_info {
+  trainer_id id = 0;
+  std::string name;
+  std::string workload_type;
+  trainer_state state = trainer_state::starting;
+  std::uint32_t incarnation = 0;
+  std::uint32_t restarts = 0; ///< that count against max_restarts
+  std::uint64_t step = 0, stop_step = 0;
+  std::string slot;                     ///< "node/slot", empty while it has none
+  std::optional<core::metadata> newest; ///< its newest report
+  core::hyperparameters hp;             ///< in effect
+  core::error failure;                  ///< its newest failure; empty text: none
+};
+
+struct run_status {
+  std::string experiment;
+  std::vector<trainer_info> trainers; ///< in the order of their numbers
+  std::optional<core::sync_index> open_round;
+  std::uint64_t rounds = 0;  ///< sync points that are over, in this session
+  std::uint64_t dropped = 0; ///< stale or repeated messages
+  double seconds = 0;        ///< since this session began
+};
+
+/// A sync point: recorded, and about to be applied.
+struct sync_point_event {
+  core::sync_index index = 0;
+  std::vector<core::metadata> reports;            ///< in the order of the trainers' numbers
+  std::map<trainer_id, core::decision> decisions; ///< missing: goes on
+  std::map<trainer_id, std::string> names;        ///< of everyone named here
+};
+
+enum class run_outcome_kind : std::uint8_t {
+  done,       ///< every trainer finished or was stopped on purpose
+  failed,     ///< at least one failed for good, or the run itself did (see `error`)
+  interrupted ///< asked to leave; `troupe resume` goes on
+};
+std::string_view to_string(run_outcome_kind x) noexcept;
+
+struct trainer_summary : trainer_info {
+  std::uint64_t final_hash = 0; ///< content hash of its final state; 0: it left none
+};
+
+struct run_summary {
+  run_outcome_kind outcome = run_outcome_kind::done;
+  core::error error;                     ///< what ended the run; empty text: nothing but its trainers
+  std::vector<trainer_summary> trainers; ///< in the order of their numbers
+  std::uint64_t rounds = 0;
+  double seconds = 0;
+  std::string directory;
+};
+
+/// Told what happens, on one thread of its own, in order. A slow listener delays nobody: `on_progress` is
+/// left out while it is behind, everything else waits in a queue. The default does nothing.
+class run_listener {
+public:
+  virtual ~run_listener() = default;
+  /// All slots are there and all trainers have been placed.
+  virtual void on_started(const run_status&) {}
+  virtual void on_sync_point(const sync_point_event&) {}
+  /// Every `progress_interval`.
+  virtual void on_progress(const run_status&) {}
+  /// Everything that is recorded besides sync points; docs/file-formats.md lists the kinds and their members.
+  virtual void on_event(std::string_view kind, const nlohmann::json& details);
+  virtual void on_finished(const run_summary&) {}
+};
+
+// -- starting one
+// --------------------------------------------------------------------------------------------------
+
+/// Brings a state that lies in another process into this one; see net's tensor transport. Calls back once, on
+/// any thread.
+struct remote_state {
+  std::string host;
+  std::uint16_t port = 0;
+  std::uint64_t blob = 0, bytes = 0, hash = 0;
+};
+using state_fetcher =
+    std::function<void(const remote_state&, std::function<void(core::result<core::checkpoint_ptr>)>)>;
+
+struct run_options {
+  core::experiment exp;
+  std::shared_ptr<const gpu::workload_registry> workloads;
+  std::shared_ptr<const core::policy_registry> policies;
+  /// The run directory; empty: nothing is recorded, and there are no checkpoint files (states are kept in
+  /// memory).
+  std::string directory;
+  bool resume = false;                  ///< go on with the run that `directory` holds
+  std::vector<gpu::slot_options> slots; ///< of this process; may be empty where other processes have some
+  unsigned other_nodes = 0;             ///< start when so many node agents of other processes have come
+  std::chrono::milliseconds node_wait{60000};     ///< fail if they have not come by then
+  std::chrono::milliseconds progress_interval{0}; ///< 0: no on_progress
+  std::shared_ptr<run_listener> listener;         ///< may be null
+  state_fetcher fetch;                            ///< needed where weights move between processes
+  std::string host; ///< of this process's tensor transport, for other nodes; empty: none
+  std::uint16_t port = 0;
+  /// Use this system instead of one of the run's own. It must know Troupe's messages (system_config) and
+  /// outlive the run.
+  caf::actor_system* system = nullptr;
+};
+
+// -- control while it runs
+// -----------------------------------------------------------------------------------------
+
+/// One trainer's answer to pause, resume or push: the step at which it took effect.
+struct acknowledgement {
+  trainer_id trainer = 0;
+  std::string name;
+  std::uint64_t step = 0;
+};
+using acknowledgements = std::vector<acknowledgement>;
+
+/// Steers a run from any thread. Copies are alike; one that outlives its run answers "the run is over".
+/// `who`: a trainer's name; empty: all that are live. An unknown or ended trainer is an error that says so.
+/// No call blocks.
+class run_control {
+public:
+  std::future<core::result<run_status>> status() const;
+  /// Answered when each one stands between two steps or at a sync point.
+  std::future<core::result<acknowledgements>> pause(std::string who = {}) const;
+  std::future<core::result<acknowledgements>> resume(std::string who = {}) const;
+  /// Takes effect at each trainer's next step boundary. Refused whole, for everybody, if a key or a value is
+  /// wrong for one. A trainer that is being restarted gets it when it is back.
+  std::future<core::result<acknowledgements>> push(std::string who, core::hyperparameters changes) const;
+  /// Answered when they have stopped.
+  std::future<core::result<acknowledgements>> stop(std::string who = {},
+                                                   std::string reason = "stopped on request") const;
+  /// `json`: as an entry of the experiment file's "trainers". Answered when it is placed; the value is its
+  /// number.
+  std::future<core::result<trainer_id>> add_trainer(std::string json) const;
+  /// Ctrl-C: every trainer finishes its step, all states are saved, and the run ends as `interrupted`. `wait`
+  /// then returns.
+  void interrupt() const;
+
+private:
+  friend class run_session;
+  struct link;
+  std::shared_ptr<link> link_;
+};
+
+/// A run in progress.
+class run_session {
+public:
+  /// Checks, opens the run directory, slots and actors, and starts training. What is wrong with the options,
+  /// the directory or the slots is an error here; later failures are in the summary.
+  static core::result<std::unique_ptr<run_session>> start(run_options options);
+  /// Ends what is still running as an abrupt death would: nothing more is saved, states on disk stay as they
+  /// are.
+  ~run_session();
+
+  run_control control() const;
+  /// Returns when the run is over.
+  run_summary wait();
+  /// False: the time is over and the run is not.
+  bool wait_for(std::chrono::milliseconds time);
+
+private:
+  friend struct run_access;
+  struct impl;
+  explicit run_session(std::unique_ptr<impl> x);
+  std::unique_ptr<impl> impl_;
+};
+
+} // namespace troupe::actors

@@ -1,0 +1,551 @@
+#include "troupe/core/sync_engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace troupe::core {
+
+namespace {
+
+sync_engine::time_point later(sync_engine::time_point now, double seconds) {
+  return now + std::chrono::duration_cast<sync_engine::time_point::duration>(
+                   std::chrono::duration<double>(seconds));
+}
+
+bool moves_weights(const decision& d) { return d.copy_from || !d.average_of.empty(); }
+
+} // namespace
+
+sync_engine::sync_engine(sync_options options, std::optional<sync_index> closed)
+    : options_(std::move(options)), closed_(closed) {}
+
+// -- who is where
+// ------------------------------------------------------------------------------------------------------
+
+/// True if the open round cannot be complete without this member.
+bool sync_engine::awaited(const member& m) const {
+  if (m.stopping)
+    return false;
+  return m.where == state::down || (m.where == state::running && m.next && *m.next <= index_);
+}
+
+void sync_engine::count(const member& m, int by) {
+  const auto change = [by](std::size_t& n) { n = by > 0 ? n + 1 : n - 1; };
+  if (m.where == state::ended)
+    return;
+  change(live_);
+  if (m.where == state::parked || m.where == state::aside)
+    change(parked_);
+  if (m.where == state::parked)
+    change(seated_);
+  if (m.where == state::down && !m.stopping)
+    change(coming_back_);
+  if (m.where == state::running && m.next && !m.stopping) {
+    auto& n = running_by_next_[*m.next];
+    change(n);
+    if (n == 0)
+      running_by_next_.erase(*m.next);
+  }
+  if (phase_ == phase::collecting && awaited(m))
+    change(missing_);
+}
+
+void sync_engine::move_to(member& m, state to, std::optional<sync_index> next) {
+  count(m, -1);
+  m.where = to;
+  m.next = next;
+  count(m, +1);
+}
+
+/// It is no longer what this incarnation was, whatever it owed.
+void sync_engine::leave(member& m, bool coming_back) {
+  if (m.owes_export) {
+    m.owes_export = false;
+    --owed_exports_;
+  }
+  if (m.owes_apply) {
+    m.owes_apply = false;
+    --owed_applies_;
+  }
+  move_to(m, coming_back ? state::down : state::ended, std::nullopt);
+}
+
+/// The member that an event of (t, incarnation) is about, or null if the event is stale. An incarnation that
+/// was not announced yet (its news overtook the announcement) takes the place of the older one.
+sync_engine::member* sync_engine::accept(trainer_id t, std::uint32_t incarnation) {
+  auto [i, is_new] = members_.try_emplace(t);
+  auto& m = i->second;
+  if (!is_new && incarnation < m.incarnation) {
+    ++dropped_;
+    return nullptr;
+  }
+  if (is_new || incarnation > m.incarnation) {
+    leave(m, false);
+    m.incarnation = incarnation;
+    m.last_reported.reset();
+    move_to(m, state::running, std::nullopt);
+    done_said_ = false;
+  }
+  return &m;
+}
+
+bool sync_engine::seated(const seat& s) const {
+  const auto i = members_.find(s.trainer);
+  return i != members_.end() && i->second.where == state::parked && i->second.incarnation == s.incarnation;
+}
+
+// -- events
+// ------------------------------------------------------------------------------------------------------------
+
+sync_engine::actions sync_engine::member_up(trainer_id t, std::uint32_t incarnation,
+                                            std::optional<sync_index> next, time_point now) {
+  actions out;
+  const auto known = members_.find(t);
+  if (known != members_.end() && incarnation <= known->second.incarnation) {
+    ++dropped_;
+    return out;
+  }
+  auto& m = *accept(t, incarnation);
+  move_to(m, state::running, next);
+  if (m.stopping)
+    out.push_back(stop_straggler{index_, t, incarnation});
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::member_down(trainer_id t, std::uint32_t incarnation, bool coming_back,
+                                              time_point now) {
+  actions out;
+  const auto known = members_.find(t);
+  const bool repeated =
+      known != members_.end() && known->second.incarnation == incarnation &&
+      (known->second.where == state::ended || (known->second.where == state::down && coming_back));
+  if (repeated) {
+    ++dropped_;
+    return out;
+  }
+  auto* m = accept(t, incarnation);
+  if (!m)
+    return out;
+  leave(*m, coming_back);
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::member_finished(trainer_id t, std::uint32_t incarnation, time_point now) {
+  actions out;
+  auto* m = accept(t, incarnation);
+  if (!m)
+    return out;
+  if (m->where == state::ended || m->where == state::down) {
+    ++dropped_;
+    return out;
+  }
+  leave(*m, false);
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::reported(metadata report, std::optional<sync_index> next, time_point now) {
+  actions out;
+  const auto t = report.trainer;
+  const auto k = report.sync;
+  auto* m = accept(t, report.incarnation);
+  if (!m)
+    return out;
+  if (m->where != state::running || (m->last_reported && k <= *m->last_reported)) {
+    ++dropped_;
+    return out;
+  }
+  m->last_reported = k;
+  if (options_.asynchronous) {
+    move_to(*m, state::running, next);
+    return out;
+  }
+  const bool is_open = phase_ != phase::idle;
+  if (m->stopping) {
+    out.push_back(stop_straggler{k, t, report.incarnation}); // it parked before the first one reached it
+  } else if ((closed_ && k <= *closed_) || (is_open && k < index_)) {
+    move_to(*m, state::running, next);
+    out.push_back(release{k, t, report.incarnation});
+  } else if (is_open && k > index_) {
+    move_to(*m, state::aside, next);
+    early_[k].push_back(std::move(report));
+  } else if (is_open && phase_ != phase::collecting) {
+    move_to(*m, state::aside, next);
+    late_.push_back({t, report.incarnation});
+  } else {
+    if (!is_open)
+      open(k);
+    move_to(*m, state::parked, next);
+    reports_.push_back(std::move(report));
+    first_report(now, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::called(sync_index k, time_point now) {
+  actions out;
+  if (phase_ != phase::idle || (closed_ && k <= *closed_)) {
+    ++dropped_;
+    return out;
+  }
+  for (auto& [t, m] : members_)
+    if (m.where == state::running && (!m.next || *m.next > k))
+      move_to(m, state::running, k);
+  open(k);
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::tick(time_point now) {
+  actions out;
+  if (phase_ != phase::collecting || !deadline_)
+    return out;
+  if (now < *deadline_) {
+    out.push_back(wake_at{*deadline_});
+    return out;
+  }
+  if (options_.stragglers == straggler_treatment::wait) {
+    note n{index_, {}, "the deadline is over; waiting on, as the experiment says"};
+    for (const auto& [t, m] : members_)
+      if (awaited(m))
+        n.missing.push_back(t);
+    std::sort(n.missing.begin(), n.missing.end());
+    out.push_back(std::move(n));
+    deadline_ = later(now, options_.deadline_seconds);
+    out.push_back(wake_at{*deadline_});
+  } else {
+    close_collecting(true, out);
+    advance(now, out);
+  }
+  return out;
+}
+
+sync_engine::actions sync_engine::close_now(time_point now) {
+  actions out;
+  if (phase_ == phase::collecting && seated_ > 0) {
+    close_collecting(false, out);
+    advance(now, out);
+  }
+  return out;
+}
+
+sync_engine::actions sync_engine::decided(sync_index k, std::map<trainer_id, decision> decisions,
+                                          time_point now) {
+  actions out;
+  if (phase_ != phase::deciding || k != index_) {
+    ++dropped_;
+    return out;
+  }
+  decisions_ = std::move(decisions);
+  phase_ = phase::exporting;
+  std::set<trainer_id> wanted;
+  for (const auto& s : seats_) {
+    const auto d = decisions_.find(s.trainer);
+    if (d == decisions_.end() || !seated(s) || d->second.act == decision::action::stop)
+      continue;
+    if (d->second.copy_from)
+      wanted.insert(*d->second.copy_from);
+    wanted.insert(d->second.average_of.begin(), d->second.average_of.end());
+  }
+  if (!wanted.empty())
+    for (const auto& s : seats_)
+      if (wanted.contains(s.trainer) && seated(s)) {
+        members_[s.trainer].owes_export = true;
+        ++owed_exports_;
+        out.push_back(export_state{index_, s.trainer, s.incarnation});
+      }
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::exported(sync_index k, trainer_id t, std::uint32_t incarnation, bool ok,
+                                           time_point now) {
+  actions out;
+  const auto i = members_.find(t);
+  if (phase_ != phase::exporting || k != index_ || i == members_.end() ||
+      i->second.incarnation != incarnation || !i->second.owes_export) {
+    ++dropped_;
+    return out;
+  }
+  i->second.owes_export = false;
+  --owed_exports_;
+  if (ok)
+    donors_.insert(t);
+  advance(now, out);
+  return out;
+}
+
+sync_engine::actions sync_engine::applied(sync_index k, trainer_id t, std::uint32_t incarnation, bool ok,
+                                          time_point now) {
+  actions out;
+  const auto i = members_.find(t);
+  if (phase_ != phase::applying || k != index_ || i == members_.end() ||
+      i->second.incarnation != incarnation || !i->second.owes_apply) {
+    ++dropped_;
+    return out;
+  }
+  i->second.owes_apply = false;
+  --owed_applies_;
+  if (!ok) {
+    i->second.stopping = false;
+    out.push_back(note{k, {t}, "could not apply its decision and goes on unchanged"});
+  }
+  advance(now, out);
+  return out;
+}
+
+// -- the round
+// ---------------------------------------------------------------------------------------------------------
+
+void sync_engine::open(sync_index k) {
+  index_ = k;
+  phase_ = phase::collecting;
+  missing_ = coming_back_;
+  for (auto i = running_by_next_.begin(); i != running_by_next_.end() && i->first <= k; ++i)
+    missing_ += i->second;
+  reports_.clear();
+}
+
+void sync_engine::first_report(time_point now, actions& out) {
+  if (deadline_ || options_.deadline_seconds <= 0)
+    return;
+  deadline_ = later(now, options_.deadline_seconds);
+  out.push_back(wake_at{*deadline_});
+}
+
+bool sync_engine::quorum_reached() const {
+  if (options_.quorum >= 1.0 || seated_ == 0)
+    return false;
+  const auto expected = static_cast<double>(seated_ + missing_);
+  return static_cast<double>(seated_) >= std::ceil(options_.quorum * expected - 1e-9);
+}
+
+/// Goes through every transition that the present state allows.
+void sync_engine::advance(time_point now, actions& out) {
+  if (phase_ == phase::collecting) {
+    if (seated_ == 0)
+      deadline_.reset(); // it counts from the first report that is still there
+    if (seated_ == 0 && missing_ == 0) {
+      // Everyone it could wait for is gone. The sync point is not over: a replacement may still come to it.
+      phase_ = phase::idle;
+      open_early(now, out);
+    } else if (missing_ == 0 || quorum_reached()) {
+      close_collecting(false, out);
+    }
+  }
+  if (phase_ == phase::exporting && owed_exports_ == 0)
+    begin_applying(out);
+  if (phase_ == phase::applying && owed_applies_ == 0)
+    finish_round(now, out);
+  if (phase_ == phase::idle && live_ == 0 && !members_.empty() && !done_said_) {
+    done_said_ = true;
+    out.push_back(all_done{});
+  }
+}
+
+void sync_engine::close_collecting(bool at_deadline, actions& out) {
+  deadline_.reset();
+  if (missing_ > 0) {
+    note n{index_,
+           {},
+           at_deadline ? "did not report before the deadline; "
+                       : "had not reported when the sync point closed; "};
+    const bool stop = options_.stragglers == straggler_treatment::stop;
+    n.text += stop ? "stopped" : "the others go on without";
+    for (const auto& [t, m] : members_)
+      if (awaited(m))
+        n.missing.push_back(t);
+    std::sort(n.missing.begin(), n.missing.end());
+    if (stop)
+      for (const auto t : n.missing) {
+        auto& m = members_[t];
+        count(m, -1);
+        m.stopping = true;
+        count(m, +1);
+        if (m.where == state::running)
+          out.push_back(stop_straggler{index_, t, m.incarnation});
+      }
+    out.push_back(std::move(n));
+  }
+  missing_ = 0;
+  phase_ = phase::deciding;
+  std::erase_if(reports_, [this](const metadata& r) { return !seated({r.trainer, r.incarnation}); });
+  std::sort(reports_.begin(), reports_.end(),
+            [](const metadata& a, const metadata& b) { return a.trainer < b.trainer; });
+  seats_.clear();
+  seats_.reserve(reports_.size());
+  for (const auto& r : reports_)
+    seats_.push_back({r.trainer, r.incarnation});
+  out.push_back(decide{index_, std::exchange(reports_, {})});
+}
+
+decision sync_engine::without_lost_donors(trainer_id t, decision d, actions& out) const {
+  if (d.act == decision::action::stop || !moves_weights(d))
+    return d;
+  const auto lost = [this](trainer_id x) { return !donors_.contains(x); };
+  if (d.copy_from && lost(*d.copy_from)) {
+    // New hyperparameters were meant for the donor's weights: without these the trainer stays as it is.
+    out.push_back(
+        note{index_, {*d.copy_from}, "gave no state; trainer " + std::to_string(t) + " goes on unchanged"});
+    d = decision{decision::action::go_on, {}, std::nullopt, {}, "the donor was lost: unchanged"};
+  }
+  std::vector<trainer_id> gone;
+  std::copy_if(d.average_of.begin(), d.average_of.end(), std::back_inserter(gone), lost);
+  if (!gone.empty()) {
+    out.push_back(
+        note{index_, gone,
+             "gave no state and is not in the average that trainer " + std::to_string(t) + " takes"});
+    std::erase_if(d.average_of, lost);
+  }
+  return d;
+}
+
+void sync_engine::begin_applying(actions& out) {
+  phase_ = phase::applying;
+  for (const auto& s : seats_) {
+    const auto d = decisions_.find(s.trainer);
+    if (d == decisions_.end() || !seated(s))
+      continue;
+    auto what = without_lost_donors(s.trainer, std::move(d->second), out);
+    auto& m = members_[s.trainer];
+    m.stopping = what.act == decision::action::stop;
+    m.owes_apply = true;
+    ++owed_applies_;
+    out.push_back(apply{index_, s.trainer, s.incarnation, std::move(what)});
+  }
+}
+
+void sync_engine::finish_round(time_point now, actions& out) {
+  resume r{index_, {}};
+  for (const auto& s : seats_) {
+    if (!seated(s))
+      continue;
+    auto& m = members_[s.trainer];
+    move_to(m, state::running, m.next);
+    if (!m.stopping)
+      r.trainers.push_back(s.trainer);
+  }
+  phase_ = phase::idle;
+  closed_ = index_;
+  ++rounds_;
+  seats_.clear();
+  decisions_.clear();
+  donors_.clear();
+  out.push_back(std::move(r));
+  for (const auto& s : std::exchange(late_, {})) {
+    const auto i = members_.find(s.trainer);
+    if (i->second.where != state::aside || i->second.incarnation != s.incarnation)
+      continue;
+    move_to(i->second, state::running, i->second.next);
+    out.push_back(release{index_, s.trainer, s.incarnation});
+  }
+  open_early(now, out);
+}
+
+/// Opens the round that members already wait for, if there is one.
+void sync_engine::open_early(time_point now, actions& out) {
+  while (phase_ == phase::idle && !early_.empty()) {
+    auto node = early_.extract(early_.begin());
+    std::erase_if(node.mapped(), [this](const metadata& r) {
+      const auto i = members_.find(r.trainer);
+      return i->second.where != state::aside || i->second.incarnation != r.incarnation;
+    });
+    if (node.mapped().empty())
+      continue;
+    open(node.key());
+    for (auto& r : node.mapped()) {
+      auto& m = members_[r.trainer];
+      move_to(m, state::parked, m.next);
+      reports_.push_back(std::move(r));
+    }
+    first_report(now, out);
+  }
+  if (phase_ == phase::collecting && (missing_ == 0 || quorum_reached()))
+    close_collecting(false, out);
+}
+
+// -- queries
+// -----------------------------------------------------------------------------------------------------------
+
+sync_engine::phase sync_engine::current_phase() const noexcept { return phase_; }
+std::optional<sync_index> sync_engine::open_round() const noexcept {
+  return phase_ == phase::idle ? std::nullopt : std::optional(index_);
+}
+std::size_t sync_engine::live() const noexcept { return live_; }
+std::size_t sync_engine::parked() const noexcept { return parked_; }
+std::uint64_t sync_engine::dropped() const noexcept { return dropped_; }
+std::uint64_t sync_engine::rounds() const noexcept { return rounds_; }
+std::optional<sync_index> sync_engine::closed() const noexcept { return closed_; }
+
+std::optional<std::uint32_t> sync_engine::incarnation_of(trainer_id t) const {
+  const auto i = members_.find(t);
+  return i == members_.end() ? std::nullopt : std::optional(i->second.incarnation);
+}
+
+bool sync_engine::in_round(trainer_id t) const {
+  const auto i = members_.find(t);
+  return i != members_.end() && i->second.where == state::parked;
+}
+
+std::string sync_engine::fingerprint(time_point now) const {
+  std::string out;
+  const auto put = [&out](std::uint64_t x) {
+    out += std::to_string(x);
+    out += ' ';
+  };
+  const auto put_index = [&put](std::optional<sync_index> x) { put(x ? *x + std::uint64_t{1} : 0); };
+  const auto put_reports = [&](const std::vector<metadata>& rs) {
+    put(rs.size());
+    for (const auto& r : rs) {
+      put(r.trainer);
+      put(r.incarnation);
+    }
+  };
+  put(static_cast<std::uint64_t>(phase_));
+  put(phase_ == phase::idle ? 0 : index_);
+  put_index(closed_);
+  put(done_said_);
+  put(deadline_ ? static_cast<std::uint64_t>((*deadline_ - now).count()) + 1 : 0);
+  const std::map<trainer_id, member> sorted(members_.begin(), members_.end());
+  for (const auto& [t, m] : sorted) {
+    put(t);
+    put(m.incarnation);
+    put(static_cast<std::uint64_t>(m.where) * 8 + (m.stopping ? 4u : 0u) + (m.owes_export ? 2u : 0u) +
+        (m.owes_apply ? 1u : 0u));
+    put_index(m.next);
+    put_index(m.last_reported);
+  }
+  auto here = reports_;
+  std::erase_if(here, [this](const metadata& r) { return !seated({r.trainer, r.incarnation}); });
+  std::sort(here.begin(), here.end(),
+            [](const metadata& a, const metadata& b) { return a.trainer < b.trainer; });
+  put_reports(here);
+  for (const auto* seats : {&seats_, &late_}) {
+    put(seats->size());
+    for (const auto& x : *seats) {
+      put(x.trainer);
+      put(x.incarnation);
+    }
+  }
+  for (const auto& [k, rs] : early_) {
+    put(k);
+    put_reports(rs);
+  }
+  for (const auto& [t, d] : decisions_) {
+    put(t);
+    put(static_cast<std::uint64_t>(d.act));
+    put(d.copy_from ? *d.copy_from + std::uint64_t{1} : 0);
+    put(d.average_of.size());
+    for (const auto a : d.average_of)
+      put(a);
+    put(d.changes.size());
+  }
+  for (const auto t : donors_)
+    put(t);
+  return out;
+}
+
+} // namespace troupe::core

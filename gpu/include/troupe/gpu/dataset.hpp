@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/core/result.hpp"
+#include "troupe/gpu/context.hpp"
+#include "troupe/gpu/ops.hpp"
+
+namespace troupe::gpu {
+
+/// Examples with one label each, in host memory. Either `images` or `floats` is filled: examples x features, row-major.
+struct labelled_examples {
+  std::vector<std::uint8_t> images;
+  std::vector<float> floats;
+  std::vector<std::int32_t> labels; ///< 0 … classes - 1
+
+  std::int64_t size() const noexcept { return static_cast<std::int64_t>(labels.size()); }
+};
+
+/// A classification data set in host memory. Immutable once made; may be read from any thread.
+struct dataset {
+  std::string name;
+  std::int64_t classes = 0;
+  std::int64_t features = 0;                     ///< numbers per example
+  std::int32_t height = 0, width = 0, channels = 0; ///< of images (NHWC); 0: not images
+  float scale = 1, shift = 0;                    ///< what a network sees of a byte: byte * scale + shift
+  labelled_examples train, test;
+
+  bool is_image() const noexcept { return height > 0; }
+};
+using dataset_ptr = std::shared_ptr<const dataset>;
+
+/// Which data set, as a workload's "data" option names it: "fashion_mnist", "synthetic", or an object with "type".
+struct data_spec {
+  std::string type = "fashion_mnist";
+  std::string path;              ///< fashion_mnist: the folder; empty: see `fashion_mnist_folder`
+  std::int64_t classes = 10;     ///< synthetic, as all that follow
+  std::int64_t features = 32;    ///< of examples that are not images
+  std::int32_t height = 0, width = 0, channels = 1; ///< height > 0: images
+  std::int64_t train = 4096, test = 1024; ///< examples
+  std::int64_t clusters = 2;     ///< Gaussian clouds per class
+  double noise = 1.0;            ///< deviation of a cloud; the centres have deviation 1 in each feature
+  std::uint64_t seed = 1;
+
+  /// Checks all keys, types and ranges; every fault's text begins with its JSON pointer (`where` and below). The
+  /// result is usable only if no fault was added.
+  static data_spec from_json(const nlohmann::json& j, std::string_view where, std::vector<core::error>& faults);
+  std::int64_t feature_count() const; ///< without loading: features, or height * width * channels
+  std::int64_t class_count() const;
+  bool is_image() const;
+  std::string key() const;            ///< equal for equal data
+};
+
+/// Where Debian's package dataset-fashion-mnist puts its files; `TROUPE_DATA_DIR`, where set, replaces
+/// /usr/share/datasets.
+std::string fashion_mnist_folder();
+
+/// Reads the four gzipped idx files of `folder`. An error names the file, what is wrong with it and, if it is
+/// absent, Debian's package.
+core::result<dataset> load_fashion_mnist(const std::string& folder);
+
+/// Gaussian clouds: `clusters` centres per class, examples around them, every class equally often. A function of the spec
+/// alone.
+dataset make_synthetic(const data_spec& spec);
+
+/// Loads or makes what `spec` names.
+core::result<dataset> load_dataset(const data_spec& spec);
+
+/// A data set as one context's operations read it: on a GPU a copy in its memory, on the CPU the host's own bytes.
+/// Destroy it on the context's thread, before the context.
+class resident_data {
+public:
+  /// Uploads where needed. Throws `out_of_memory`.
+  resident_data(context& ctx, dataset_ptr host);
+
+  const dataset& host() const noexcept { return *host_; }
+  const data_source& train() const noexcept { return train_; }
+  const data_source& test() const noexcept { return test_; }
+  std::uint64_t memory_bytes() const noexcept; ///< of the device, beyond the host's copy
+
+private:
+  data_source place(context& ctx, const labelled_examples& x);
+
+  dataset_ptr host_;
+  std::vector<buffer> buffers_;
+  data_source train_, test_;
+};
+
+/// Data sets of a process, each loaded once and shared; resident copies, one per context. Made by whoever fills the
+/// workload registry and held by its factories. All members are thread-safe.
+class data_cache {
+public:
+  /// Loads at the first call for this spec; callers from other threads wait for it. Failures are not remembered.
+  core::result<dataset_ptr> get(const data_spec& spec);
+  /// The context's copy, made at the first call and kept as long as someone holds it. Call on the context's thread.
+  std::shared_ptr<const resident_data> resident(context& ctx, const dataset_ptr& data);
+
+private:
+  std::mutex mutex_;
+  std::map<std::string, dataset_ptr, std::less<>> loaded_;
+  std::map<std::pair<const context*, const dataset*>, std::weak_ptr<const resident_data>> resident_;
+};
+
+/// The images or labels of one idx file (the format of MNIST: big-endian magic 00 00 08 n, n sizes, bytes), gzipped or not.
+struct idx_bytes {
+  std::vector<std::int64_t> shape;
+  std::vector<std::uint8_t> bytes;
+};
+/// Trusts nothing: magic, `dimensions`, sizes (at most 1 GiB in all) and the length are checked before memory is taken for
+/// them; gzip's checksum is verified. Errors name the file.
+core::result<idx_bytes> read_idx(const std::string& path, std::size_t dimensions);
+
+} // namespace troupe::gpu

@@ -1,0 +1,159 @@
+#include "troupe/gpu/basic_workload.hpp"
+
+#include <array>
+#include <span>
+#include <stdexcept>
+
+namespace troupe::gpu {
+
+basic_workload::basic_workload(std::string kind, const workload_config& cfg)
+  : kind_(std::move(kind)), seed_(cfg.seed), initial_(cfg.hp) {
+}
+
+std::size_t basic_workload::entry::count() const {
+  return host != nullptr ? host->size() : device->size() / sizeof(float);
+}
+
+void basic_workload::add(std::string name, std::vector<float>* host, buffer* device, std::vector<std::int64_t> shape) {
+  entry e{std::move(name), std::move(shape), host, device};
+  if (e.shape.empty())
+    e.shape = {static_cast<std::int64_t>(e.count())};
+  std::int64_t product = 1;
+  for (auto n : e.shape)
+    product *= n;
+  if (product != static_cast<std::int64_t>(e.count()))
+    throw std::invalid_argument(kind_ + ": the shape of " + e.name + " does not fit its " + std::to_string(e.count())
+                                + " numbers");
+  tensors_.push_back(std::move(e));
+}
+
+void basic_workload::weights(std::string_view name, std::vector<float>& values, std::vector<std::int64_t> shape) {
+  add("weights." + std::string(name), &values, nullptr, std::move(shape));
+}
+void basic_workload::weights(std::string_view name, buffer& values, std::vector<std::int64_t> shape) {
+  add("weights." + std::string(name), nullptr, &values, std::move(shape));
+}
+void basic_workload::state(std::string_view name, std::vector<float>& values, std::vector<std::int64_t> shape) {
+  add("state." + std::string(name), &values, nullptr, std::move(shape));
+}
+void basic_workload::state(std::string_view name, buffer& values, std::vector<std::int64_t> shape) {
+  add("state." + std::string(name), nullptr, &values, std::move(shape));
+}
+
+void basic_workload::counter(std::string_view name, std::uint64_t& value) {
+  counters_.push_back({"counters." + std::string(name), &value});
+}
+
+void basic_workload::tunable(std::string_view name, double& value, double low, double high) {
+  tunables_.push_back({std::string(name), &value, low, high});
+  const auto* given = initial_.find(name);
+  if (given == nullptr || std::holds_alternative<std::monostate>(*given))
+    return;
+  if (auto fault = fault_of(name, *given); !fault.empty())
+    throw std::invalid_argument("/hyperparameters/" + fault);
+  value = *core::as_number(*given);
+}
+
+const basic_workload::tunable_entry* basic_workload::find(std::string_view name) const {
+  for (const auto& t : tunables_)
+    if (t.name == name)
+      return &t;
+  return nullptr;
+}
+
+std::string basic_workload::fault_of(std::string_view key, const core::value& x) const {
+  const auto* t = find(key);
+  if (t == nullptr) {
+    std::string list;
+    for (const auto& known : tunables_)
+      list += (list.empty() ? "" : ", ") + known.name;
+    return std::string(key) + ": is no hyperparameter of " + kind_ + "; known are " + (list.empty() ? "none" : list);
+  }
+  const auto n = core::as_number(x);
+  if (n && *n >= t->low && *n <= t->high)
+    return {};
+  return t->name + ": must be a number from " + core::to_string(core::value(t->low)) + " to "
+         + core::to_string(core::value(t->high)) + ", not " + core::to_string(x);
+}
+
+void basic_workload::refuse_unknown(const workload_config& cfg) const {
+  for (const auto& [key, x] : cfg.hp)
+    if (find(key) == nullptr)
+      throw std::invalid_argument("/hyperparameters/" + fault_of(key, x));
+}
+
+core::result<void> basic_workload::check(const core::hyperparameters& changes) const {
+  std::string text;
+  for (const auto& [key, x] : changes)
+    if (auto fault = fault_of(key, x); !fault.empty())
+      text += (text.empty() ? "" : "; ") + fault;
+  if (!text.empty())
+    return core::error{core::errc::invalid_argument, std::move(text)};
+  return {};
+}
+
+void basic_workload::set(context&, const core::hyperparameters& changes) {
+  if (auto ok = check(changes); !ok)
+    throw std::invalid_argument(ok.error().text);
+  for (const auto& [key, x] : changes)
+    *find(key)->value = *core::as_number(x);
+}
+
+void basic_workload::save(context& ctx, core::checkpoint& out) {
+  for (const auto& e : tensors_) {
+    std::vector<float> copy;
+    if (e.device != nullptr) {
+      copy.resize(e.count());
+      ctx.download(copy.data(), e.device->data(), copy.size() * sizeof(float));
+    }
+    out.add(e.name, core::dtype::f32, e.shape, std::span<const float>(e.host != nullptr ? *e.host : copy));
+  }
+  for (const auto& c : counters_) {
+    const std::array<std::uint64_t, 1> value{*c.value};
+    out.add(c.name, core::dtype::u64, {1}, std::span<const std::uint64_t>(value));
+  }
+}
+
+void basic_workload::load(context& ctx, const core::checkpoint& in, load_mode mode) {
+  constexpr std::array<std::int64_t, 1> one{1};
+  auto require = [&](const std::string& name, core::dtype type, std::span<const std::int64_t> shape) {
+    if (auto t = in.expect(name, type, shape); !t)
+      throw std::invalid_argument(t.error().text);
+  };
+  for (const auto& e : tensors_)
+    require(e.name, core::dtype::f32, e.shape);
+  const bool everything = mode == load_mode::everything;
+  if (everything)
+    for (const auto& c : counters_)
+      require(c.name, core::dtype::u64, one);
+
+  for (const auto& e : tensors_) {
+    const auto values = in.find(e.name)->as<float>();
+    if (e.host != nullptr)
+      e.host->assign(values.begin(), values.end());
+    else
+      ctx.upload(e.device->data(), values);
+  }
+  if (everything)
+    for (const auto& c : counters_)
+      *c.value = in.find(c.name)->as<std::uint64_t>().front();
+}
+
+std::string basic_workload::signature() const {
+  auto out = kind_;
+  for (const auto& e : tensors_) {
+    out += " " + e.name;
+    for (std::size_t i = 0; i < e.shape.size(); ++i)
+      out += (i == 0 ? " " : "x") + std::to_string(e.shape[i]);
+  }
+  return out;
+}
+
+std::uint64_t basic_workload::memory_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& e : tensors_)
+    sum += e.count() * sizeof(float);
+  return sum;
+}
+
+} // namespace troupe::gpu

@@ -1,0 +1,495 @@
+#include "troupe/gpu/network.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "network_layout.hpp"
+#include "troupe/core/random.hpp"
+
+namespace troupe::gpu {
+
+using internal::block;
+using internal::layout;
+
+namespace {
+
+constexpr float norm_epsilon = 1e-5F; // as PyTorch's layers
+constexpr float running_rate = 0.1F;
+
+/// A matrix of each member in memory of its own.
+template <class T>
+struct slab {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  /// The first rows x cols elements of each member, from element `from` on.
+  mat<T> view(std::int64_t rows, std::int64_t cols, std::int64_t from = 0) const {
+    return {data + from, rows, cols, cols, stride};
+  }
+  vec<T> flat(std::int64_t n, std::int64_t from = 0) const { return {data + from, n, stride}; }
+};
+
+/// A block's activations.
+struct state {
+  slab<float> linear;      ///< the product; without normalisation and GELU also the activation
+  slab<float> normed;
+  slab<float> output;      ///< the activation where `linear` or `normed` must stay, else one of them
+  slab<float> stats;
+  slab<float> pooled;
+  slab<std::uint8_t> argmax;
+  slab<bf16> low;          ///< bf16 copy of what goes out, where the next product reads bf16
+  bool wrote_low_only = false; ///< in this pass the activation exists as bf16 alone
+};
+
+} // namespace
+
+struct network::impl {
+  context& ctx;
+  network_spec spec;
+  layout plan;
+  std::int64_t members, rows;
+  std::vector<buffer> buffers;
+
+  slab<float> weights, running, running_scratch;
+  slab<bf16> low;
+  slab<float> input;
+  slab<bf16> input_low;
+  slab<std::int32_t> labels;
+  std::vector<state> states;
+  slab<float> error[2];   ///< gradients by activations, taking turns
+  slab<bf16> error_low;   ///< bf16 copy of the newest for products
+  slab<float> columns, column_errors;
+  slab<bf16> columns_low;
+  std::int64_t column_budget; ///< bytes of one tile of columns
+
+  impl(context& c, network_spec s, std::int64_t k, std::int64_t r)
+    : ctx(c), spec(std::move(s)), plan(internal::make_layout(spec)), members(k), rows(r) {
+    if (members < 1 || rows < 1)
+      throw std::invalid_argument("network: needs at least 1 member and 1 row");
+    // On the CPU a tile and its products stay in the second-level cache; a GPU wants few large launches.
+    column_budget = ctx.kind() == device_kind::cpu ? 256 << 10 : 64 << 20;
+    allocate();
+  }
+
+  bool uses_bf16() const { return spec.precision == precision_kind::bf16; }
+
+  /// `n` elements per member, members 64 bytes aligned.
+  template <class T>
+  slab<T> take(std::int64_t n) {
+    constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+    const auto stride = (n + line - 1) / line * line;
+    buffers.push_back(ctx.allocate_of<T>(static_cast<std::size_t>(stride * members)));
+    return {buffers.back().template as<T>(), stride};
+  }
+
+  void allocate() {
+    weights = {take<float>(plan.stride).data, plan.stride};
+    ctx.zero(weights.data, static_cast<std::size_t>(members * plan.stride) * sizeof(float));
+    if (uses_bf16()) {
+      low = {take<bf16>(plan.stride).data, plan.stride};
+      ctx.zero(low.data, static_cast<std::size_t>(members * plan.stride) * sizeof(bf16));
+    }
+    if (plan.statistics_stride > 0) {
+      running = {take<float>(plan.statistics_stride).data, plan.statistics_stride};
+      running_scratch = {take<float>(plan.statistics_stride).data, plan.statistics_stride};
+      for (const auto& s : {running, running_scratch})
+        ctx.zero(s.data, static_cast<std::size_t>(members * s.stride) * sizeof(float));
+    }
+    labels = take<std::int32_t>(rows);
+    const bool low_input = uses_bf16() && !plan.blocks.front().is_conv;
+    if (low_input)
+      input_low = take<bf16>(rows * spec.features);
+    else
+      input = take<float>(rows * spec.features);
+    std::int64_t largest = 0, largest_product = 0, tile = 0;
+    for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
+      const auto& b = plan.blocks[i];
+      auto& s = states.emplace_back();
+      const auto n = rows * b.rows * b.cols;
+      s.linear = s.output = take<float>(n);
+      if (b.norm != norm_kind::none) {
+        s.normed = s.output = take<float>(n);
+        s.stats = take<float>(2 * (b.norm == norm_kind::batch ? b.cols : rows * b.rows));
+      }
+      if (spec.act == activation::gelu && !b.is_head)
+        s.output = take<float>(n);
+      if (b.pool > 1) {
+        s.pooled = take<float>(rows * b.out_features);
+        s.argmax = take<std::uint8_t>(rows * b.out_features);
+      }
+      if (uses_bf16() && !b.is_head && !plan.blocks[i + 1].is_conv)
+        s.low = take<bf16>(rows * b.out_features);
+      largest = std::max({largest, n, rows * b.out_features, i > 0 ? rows * b.in_features : 0});
+      largest_product = std::max(largest_product, n);
+      if (b.is_conv)
+        tile = std::max(tile, tile_images(b, rows) * b.rows * b.inner);
+    }
+    for (auto& e : error)
+      e = take<float>(largest);
+    if (uses_bf16())
+      error_low = take<bf16>(largest_product);
+    if (tile > 0) {
+      columns = take<float>(tile);
+      column_errors = take<float>(tile);
+      if (uses_bf16())
+        columns_low = take<bf16>(tile);
+    }
+  }
+
+  std::int64_t tile_images(const block& b, std::int64_t n) const {
+    const auto bytes = b.rows * (b.inner + b.cols) * static_cast<std::int64_t>(sizeof(float));
+    return std::clamp<std::int64_t>(column_budget / bytes, 1, n);
+  }
+
+  template <class T>
+  mat<const T> weight_of(const block& b) const {
+    if constexpr (std::is_same_v<T, bf16>)
+      return {low.data + b.weight, b.inner, b.cols, b.cols, low.stride};
+    else
+      return {weights.data + b.weight, b.inner, b.cols, b.cols, weights.stride};
+  }
+  vec<const float> vector_of(const block& b, std::int64_t offset) const {
+    return {weights.data + offset, b.cols, weights.stride};
+  }
+  vec<float> vector_gradient(const block& b, std::int64_t offset, const gradient_target& to) const {
+    return {to.vectors + offset, b.cols, plan.stride};
+  }
+  mat<float> product_gradient(const block& b, const gradient_target& to) const {
+    return {to.products + b.weight, b.inner, b.cols, b.cols, plan.stride};
+  }
+
+  slab<float> block_input(std::size_t i) const {
+    if (i == 0)
+      return input;
+    const auto& s = states[i - 1];
+    return s.pooled ? s.pooled : s.output;
+  }
+  slab<bf16> block_input_low(std::size_t i) const { return i == 0 ? input_low : states[i - 1].low; }
+
+  // -- forward -------------------------------------------------------------------------------------------------------
+
+  void forward_linear(std::size_t i, std::int64_t n) {
+    const auto& b = plan.blocks[i];
+    const auto out = states[i].linear;
+    if (!b.is_conv) {
+      if (uses_bf16())
+        gemm(ctx, members, false, false, 1, block_input_low(i).view(n, b.inner), weight_of<bf16>(b), 0, out.view(n, b.cols));
+      else
+        gemm(ctx, members, false, false, 1, block_input(i).view(n, b.inner), weight_of<float>(b), 0, out.view(n, b.cols));
+      return;
+    }
+    const auto step = tile_images(b, n);
+    for (std::int64_t at = 0; at < n; at += step) {
+      const auto images = std::min(step, n - at), pixels = images * b.rows;
+      const auto product = out.view(pixels, b.cols, at * b.rows * b.cols);
+      if (make_columns(i, at, images))
+        gemm(ctx, members, false, false, 1, columns_low.view(pixels, b.inner), weight_of<bf16>(b), 0, product);
+      else
+        gemm(ctx, members, false, false, 1, columns.view(pixels, b.inner), weight_of<float>(b), 0, product);
+    }
+  }
+
+  /// Columns of `images` images from image `at` on; returns whether they are bf16.
+  bool make_columns(std::size_t i, std::int64_t at, std::int64_t images) {
+    const auto& b = plan.blocks[i];
+    auto shape = b.shape;
+    shape.n = static_cast<std::int32_t>(images);
+    const auto pixels = images * b.rows;
+    im2col(ctx, members, shape, block_input(i).view(images * shape.h * shape.w, shape.c, at * b.in_features),
+           columns.view(pixels, b.inner));
+    if (uses_bf16())
+      to_bf16(ctx, members, columns.flat(pixels * b.inner), columns_low.flat(pixels * b.inner));
+    return uses_bf16();
+  }
+
+  void forward_block(std::size_t i, const pass& p) {
+    const auto& b = plan.blocks[i];
+    auto& s = states[i];
+    forward_linear(i, p.rows);
+    if (b.is_head)
+      return;
+    const auto n = p.rows * b.rows;
+    const bool drop = p.training && p.dropout && !b.is_conv;
+    s.wrote_low_only = s.low && !drop && !s.pooled;
+    auto before = s.linear; // what the activation is applied to
+    vec<const float> bias = vector_of(b, b.bias);
+    if (b.norm != norm_kind::none) {
+      forward_norm(i, p);
+      before = s.normed;
+      bias = {};
+    } else if (spec.act == activation::gelu) {
+      bias_act(ctx, members, activation::none, before.view(n, b.cols), bias, before.view(n, b.cols));
+      bias = {};
+    }
+    if (s.wrote_low_only)
+      bias_act(ctx, members, spec.act, before.view(n, b.cols), bias, s.low.view(n, b.cols));
+    else
+      bias_act(ctx, members, spec.act, before.view(n, b.cols), bias, s.output.view(n, b.cols));
+    if (drop)
+      dropout(ctx, members, s.output.view(n, b.cols), p.params, p.counters, static_cast<std::uint32_t>(i),
+              s.output.view(n, b.cols));
+    if (s.pooled) {
+      auto shape = b.pool_shape;
+      shape.n = static_cast<std::int32_t>(p.rows);
+      const auto out = std::int64_t{shape.n} * shape.out_h() * shape.out_w();
+      max_pool(ctx, members, shape, s.output.view(n, b.cols), s.pooled.view(out, b.cols), s.argmax.view(out, b.cols));
+    }
+    if (s.low && !s.wrote_low_only) {
+      const auto out = s.pooled ? s.pooled : s.output;
+      to_bf16(ctx, members, out.flat(p.rows * b.out_features), s.low.flat(p.rows * b.out_features));
+    }
+  }
+
+  void forward_norm(std::size_t i, const pass& p) {
+    const auto& b = plan.blocks[i];
+    auto& s = states[i];
+    const auto n = p.rows * b.rows;
+    const auto x = s.linear.view(n, b.cols), y = s.normed.view(n, b.cols);
+    const auto gain = vector_of(b, b.gain), shift = vector_of(b, b.bias);
+    if (b.norm == norm_kind::layer) {
+      layer_norm(ctx, members, x, gain, shift, norm_epsilon, y, s.stats.view(n, 2));
+    } else if (p.training) {
+      const auto& moving = p.move_statistics ? running : running_scratch;
+      batch_norm(ctx, members, x, gain, shift, norm_epsilon, running_rate, y, s.stats.view(2, b.cols),
+                 moving.view(2, b.cols, b.running));
+    } else {
+      batch_norm_inference(ctx, members, x, gain, shift, norm_epsilon, running.view(2, b.cols, b.running), y);
+    }
+  }
+
+  // -- backward ------------------------------------------------------------------------------------------------------
+
+  /// Softmax and cross-entropy; the error by the logits lands in error[0] or error_low.
+  void backward_head(const pass& p, const gradient_target& to) {
+    const auto& b = plan.blocks.back();
+    const auto logits = states.back().linear.view(p.rows, b.cols);
+    const auto bias = vector_of(b, b.bias);
+    const auto dbias = vector_gradient(b, b.bias, to);
+    if (uses_bf16())
+      softmax_cross_entropy(ctx, members, logits, bias, labels.flat(p.rows), p.params, error_low.view(p.rows, b.cols), dbias,
+                            p.counters, p.active);
+    else
+      softmax_cross_entropy(ctx, members, logits, bias, labels.flat(p.rows), p.params, error[0].view(p.rows, b.cols), dbias,
+                            p.counters, p.active);
+  }
+
+  /// From the error by the block's output, in error[at], to the error by its linear product, in error[result] and with bf16 in
+  /// error_low.
+  int backward_post(std::size_t i, int at, const pass& p, const gradient_target& to) {
+    const auto& b = plan.blocks[i];
+    const auto& s = states[i];
+    const auto n = p.rows * b.rows;
+    if (s.pooled) {
+      auto shape = b.pool_shape;
+      shape.n = static_cast<std::int32_t>(p.rows);
+      const auto out = std::int64_t{shape.n} * shape.out_h() * shape.out_w();
+      max_pool_backward(ctx, members, shape, error[at].view(out, b.cols), s.argmax.view(out, b.cols),
+                        error[1 - at].view(n, b.cols));
+      at = 1 - at;
+    }
+    const auto d = error[at].view(n, b.cols);
+    if (p.training && p.dropout && !b.is_conv)
+      dropout(ctx, members, d, p.params, p.counters, static_cast<std::uint32_t>(i), d);
+    const bool normed = b.norm != norm_kind::none;
+    const auto dbias = normed ? vec<float>{} : vector_gradient(b, b.bias, to);
+    const auto pre = normed ? s.normed : s.linear;
+    auto through_activation = [&](auto dx) {
+      if (spec.act == activation::gelu)
+        act_backward(ctx, members, spec.act, d, mat<const float>(pre.view(n, b.cols)), dx, dbias);
+      else if (s.wrote_low_only)
+        act_backward(ctx, members, spec.act, d, mat<const bf16>(s.low.view(n, b.cols)), dx, dbias);
+      else
+        act_backward(ctx, members, spec.act, d, mat<const float>(s.output.view(n, b.cols)), dx, dbias);
+    };
+    if (!normed) {
+      if (uses_bf16())
+        through_activation(error_low.view(n, b.cols));
+      else
+        through_activation(d);
+      return at;
+    }
+    through_activation(d);
+    const auto x = s.linear.view(n, b.cols), dx = error[1 - at].view(n, b.cols);
+    const auto gain = vector_of(b, b.gain);
+    const auto dgain = vector_gradient(b, b.gain, to), dshift = vector_gradient(b, b.bias, to);
+    if (b.norm == norm_kind::layer)
+      layer_norm_backward(ctx, members, d, x, gain, s.stats.view(n, 2), dx, dgain, dshift);
+    else
+      batch_norm_backward(ctx, members, d, x, gain, s.stats.view(2, b.cols), dx, dgain, dshift);
+    if (uses_bf16())
+      to_bf16(ctx, members, error[1 - at].flat(n * b.cols), error_low.flat(n * b.cols));
+    return 1 - at;
+  }
+
+  /// From the error by the linear product to the weights' gradient and the error by the block's input, in error[1 - at].
+  void backward_linear(std::size_t i, int at, const pass& p, const gradient_target& to) {
+    const auto& b = plan.blocks[i];
+    const auto n = p.rows;
+    const auto gradient = product_gradient(b, to);
+    if (b.is_conv) {
+      backward_conv(i, at, p, to);
+    } else if (uses_bf16()) {
+      const auto d = error_low.view(n, b.cols);
+      gemm(ctx, members, true, false, 1, block_input_low(i).view(n, b.inner), d, to.product_scale, gradient);
+      if (i > 0)
+        gemm(ctx, members, false, true, 1, d, weight_of<bf16>(b), 0, error[1 - at].view(n, b.inner));
+    } else {
+      const auto d = error[at].view(n, b.cols);
+      gemm(ctx, members, true, false, 1, block_input(i).view(n, b.inner), d, to.product_scale, gradient);
+      if (i > 0)
+        gemm(ctx, members, false, true, 1, d, weight_of<float>(b), 0, error[1 - at].view(n, b.inner));
+    }
+  }
+
+  void backward_conv(std::size_t i, int at, const pass& p, const gradient_target& to) {
+    const auto& b = plan.blocks[i];
+    const auto gradient = product_gradient(b, to);
+    const auto step = tile_images(b, p.rows);
+    for (std::int64_t from = 0; from < p.rows; from += step) {
+      const auto images = std::min(step, p.rows - from), pixels = images * b.rows;
+      const float scale = from == 0 ? to.product_scale : 1;
+      const auto first = from * b.rows * b.cols;
+      auto products = [&](auto cols, auto d, auto w) {
+        gemm(ctx, members, true, false, 1, cols, d, scale, gradient);
+        if (i > 0)
+          gemm(ctx, members, false, true, 1, d, w, 0, column_errors.view(pixels, b.inner));
+      };
+      if (make_columns(i, from, images))
+        products(mat<const bf16>(columns_low.view(pixels, b.inner)), mat<const bf16>(error_low.view(pixels, b.cols, first)),
+                 weight_of<bf16>(b));
+      else
+        products(mat<const float>(columns.view(pixels, b.inner)), mat<const float>(error[at].view(pixels, b.cols, first)),
+                 weight_of<float>(b));
+      if (i > 0) {
+        auto shape = b.shape;
+        shape.n = static_cast<std::int32_t>(images);
+        col2im(ctx, members, shape, column_errors.view(pixels, b.inner),
+               error[1 - at].view(images * shape.h * shape.w, shape.c, from * b.in_features));
+      }
+    }
+  }
+};
+
+network::network(context& ctx, network_spec spec, std::int64_t members, std::int64_t rows)
+  : impl_(std::make_unique<impl>(ctx, std::move(spec), members, rows)) {
+}
+
+network::~network() = default;
+
+const network_spec& network::spec() const noexcept {
+  return impl_->spec;
+}
+std::int64_t network::members() const noexcept {
+  return impl_->members;
+}
+std::int64_t network::rows() const noexcept {
+  return impl_->rows;
+}
+const std::vector<parameter>& network::parameters() const noexcept {
+  return impl_->plan.parameters;
+}
+const std::vector<parameter>& network::statistics() const noexcept {
+  return impl_->plan.statistics;
+}
+std::int64_t network::stride() const noexcept {
+  return impl_->plan.stride;
+}
+std::int64_t network::matrix_size() const noexcept {
+  return impl_->plan.matrix_size;
+}
+std::int64_t network::size() const noexcept {
+  return impl_->plan.size;
+}
+std::int64_t network::statistics_stride() const noexcept {
+  return impl_->plan.statistics_stride;
+}
+float* network::weights() const noexcept {
+  return impl_->weights.data;
+}
+bf16* network::low() const noexcept {
+  return impl_->low.data;
+}
+float* network::running() const noexcept {
+  return impl_->running.data;
+}
+
+void network::initialise(std::int64_t member, std::uint64_t seed) {
+  std::vector<float> host(static_cast<std::size_t>(stride()), 0.0F);
+  for (const auto& p : parameters()) {
+    float* to = host.data() + p.offset;
+    if (p.fan_in == 0) {
+      std::fill_n(to, p.size, p.initial);
+      continue;
+    }
+    core::random_stream rng(seed, "init." + p.name);
+    const double bound = 1 / std::sqrt(static_cast<double>(p.fan_in));
+    std::generate_n(to, p.size, [&] { return static_cast<float>(rng.uniform(-bound, bound)); });
+  }
+  impl_->ctx.upload(weights() + member * stride(), std::span<const float>(host));
+  if (statistics_stride() > 0) {
+    std::vector<float> stats(static_cast<std::size_t>(statistics_stride()), 0.0F);
+    for (const auto& p : statistics())
+      std::fill_n(stats.data() + p.offset, p.size, p.initial);
+    impl_->ctx.upload(running() + member * statistics_stride(), std::span<const float>(stats));
+  }
+  weights_changed();
+}
+
+void network::weights_changed() {
+  if (impl_->low)
+    to_bf16(impl_->ctx, members(), impl_->weights.flat(size()), impl_->low.flat(size()));
+}
+
+void network::load_input(const data_source& data, const member_counters* counters, std::int64_t offset, std::int64_t rows) {
+  auto& m = *impl_;
+  if (data.features != m.spec.features || rows > m.rows)
+    throw std::invalid_argument("network: the data's features or the number of rows do not fit the network");
+  if (m.input_low)
+    gather(m.ctx, m.members, data, counters, offset, m.input_low.view(rows, data.features), m.labels.flat(rows));
+  else
+    gather(m.ctx, m.members, data, counters, offset, m.input.view(rows, data.features), m.labels.flat(rows));
+}
+
+void network::forward(const pass& p) {
+  for (std::size_t i = 0; i < impl_->plan.blocks.size(); ++i)
+    impl_->forward_block(i, p);
+}
+
+void network::loss(const pass& p) {
+  auto& m = *impl_;
+  const auto& head = m.plan.blocks.back();
+  softmax_cross_entropy<float>(m.ctx, m.members, m.states.back().linear.view(p.rows, head.cols), m.vector_of(head, head.bias),
+                               m.labels.flat(p.rows), p.params, {}, {}, p.counters, p.active);
+}
+
+void network::backward(const pass& p, const gradient_target& to) {
+  auto& m = *impl_;
+  m.backward_head(p, to);
+  int at = 0;
+  for (std::size_t i = m.plan.blocks.size(); i-- > 0;) {
+    if (!m.plan.blocks[i].is_head)
+      at = m.backward_post(i, at, p, to);
+    m.backward_linear(i, at, p, to);
+    at = 1 - at;
+  }
+}
+
+double network::flops_per_example() const noexcept {
+  double sum = 0;
+  for (std::size_t i = 0; i < impl_->plan.blocks.size(); ++i) {
+    const auto& b = impl_->plan.blocks[i];
+    sum += 2.0 * static_cast<double>(b.rows * b.inner * b.cols) * (i == 0 ? 2 : 3);
+  }
+  return sum;
+}
+
+std::uint64_t network::memory_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (const auto& b : impl_->buffers)
+    sum += b.size();
+  return sum;
+}
+
+} // namespace troupe::gpu

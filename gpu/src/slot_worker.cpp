@@ -1,0 +1,340 @@
+#include "troupe/gpu/slot_worker.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "backend.hpp"
+
+namespace troupe::gpu {
+
+namespace {
+
+double seconds(slot_worker::clock::duration x) { return std::chrono::duration<double>(x).count(); }
+
+core::error cancelled() { return {core::errc::cancelled, "the slot was closed before this work was done"}; }
+
+} // namespace
+
+core::error current_error(bool* device_lost) noexcept {
+  try {
+    try {
+      throw;
+    } catch (const out_of_memory& e) {
+      return {core::errc::out_of_memory, e.what()};
+    } catch (const device_error& e) {
+      if (device_lost != nullptr && e.sticky())
+        *device_lost = true;
+      return {core::errc::device, e.what()};
+    } catch (const std::bad_alloc&) {
+      return {core::errc::out_of_memory, "host memory ran out"};
+    } catch (const std::exception& e) {
+      return {core::errc::failed, e.what()[0] != '\0' ? e.what() : "an exception without a text"};
+    } catch (...) {
+      return {core::errc::failed, "an exception that is not derived from std::exception"};
+    }
+  } catch (...) { // no memory for the text
+    return {core::errc::out_of_memory, {}};
+  }
+}
+
+struct slot_worker::impl {
+  struct queued_run {
+    std::shared_ptr<hosted> who;
+    std::uint64_t wanted = 0;
+    run_done done;
+    clock::time_point since; // waiting since then
+    run_outcome outcome;
+  };
+  struct queued_task {
+    task work;
+    task_done done;
+  };
+  using run_list = std::list<queued_run>;
+
+  impl(slot_options o, settings s) : options(std::move(o)), config(s) {}
+
+  slot_options options;
+  const settings config;
+  std::thread thread;
+  std::thread::id thread_id;
+
+  mutable std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<queued_task> tasks;
+  run_list runs;    // waiting; the front has the next slice
+  run_list current; // empty, or the one that has the device
+  run_list ended;   // their completions are due
+  std::unordered_map<const hosted*, run_list::iterator> index; // of runs and current
+  bool stopping = false, sleeping = false, woken = false;
+  counters count;
+  clock::time_point idle_since;
+  std::unique_ptr<context> ctx; // made and destroyed by the thread
+
+  std::atomic<bool> attention{false}; // the step loop should come back: a task, an interrupt or the end
+
+  void main(std::promise<void> opened) noexcept {
+    try {
+      ctx = std::make_unique<context>(options);
+      std::lock_guard lock(mutex);
+      idle_since = clock::now();
+    } catch (...) {
+      opened.set_exception(std::current_exception());
+      return;
+    }
+    opened.set_value();
+    std::unique_lock lock(mutex);
+    auto slice_end = clock::time_point::min();
+    while (!stopping) {
+      if (!ended.empty()) {
+        finish_ended(lock);
+      } else if (!tasks.empty()) {
+        const auto took = run_task(lock);
+        if (!current.empty())
+          slice_end += took; // not at the expense of the run it interrupted
+      } else if (!current.empty() || !runs.empty()) {
+        run_slice(lock, slice_end);
+      } else {
+        idle_since = clock::now();
+        sleeping = true;
+        wake.wait(lock, [this] { return stopping || !tasks.empty() || !runs.empty() || !ended.empty(); });
+        woken = false;
+        sleeping = false;
+        count.idle_seconds += seconds(clock::now() - idle_since);
+      }
+    }
+    cancel_all(lock);
+    lock.unlock();
+    ctx.reset();
+  }
+
+  void finish_ended(std::unique_lock<std::mutex>& lock) noexcept {
+    run_list mine;
+    mine.splice(mine.end(), ended);
+    lock.unlock();
+    const auto now = clock::now();
+    for (auto& r : mine) {
+      r.who->wait_seconds += seconds(now - r.since);
+      r.done(std::move(r.outcome));
+    }
+    mine.clear(); // may destroy a workload
+    lock.lock();
+  }
+
+  clock::duration run_task(std::unique_lock<std::mutex>& lock) noexcept {
+    auto item = std::move(tasks.front());
+    tasks.pop_front();
+    lock.unlock();
+    const auto began = clock::now();
+    ctx->impl().collect();
+    core::result<void> outcome;
+    try {
+      item.work(*ctx);
+    } catch (...) {
+      outcome = current_error();
+    }
+    item.work = nullptr; // what the task captured dies before its completion is known
+    const auto took = clock::now() - began;
+    lock.lock();
+    ++count.tasks;
+    count.busy_seconds += seconds(took);
+    if (item.done) {
+      lock.unlock();
+      item.done(std::move(outcome));
+      item.done = nullptr;
+      lock.lock();
+    }
+    return took;
+  }
+
+  void run_slice(std::unique_lock<std::mutex>& lock, clock::time_point& slice_end) noexcept {
+    const auto began = clock::now();
+    if (current.empty()) {
+      current.splice(current.begin(), runs, runs.begin());
+      slice_end = began + config.slice;
+      current.front().who->wait_seconds += seconds(began - current.front().since);
+    }
+    auto& r = current.front(); // others move it only after it has left `current`
+    attention.store(false, std::memory_order_relaxed);
+    bool over = r.who->interrupt.load(std::memory_order_relaxed) || r.outcome.steps >= r.wanted;
+    lock.unlock();
+    std::uint64_t steps = 0;
+    if (!over) {
+      ctx->impl().collect();
+      try {
+        if (r.who->work == nullptr)
+          throw std::logic_error("the trainer has no workload: build or load it first");
+        ctx->set_yield(&attention, slice_end);
+        const auto report = r.who->work->run(*ctx, r.wanted - r.outcome.steps);
+        steps = report.steps;
+        if (steps == 0 || steps > r.wanted - r.outcome.steps)
+          throw std::logic_error("the workload's run() reports " + std::to_string(steps) + " steps, but 1 to " +
+                                 std::to_string(r.wanted - r.outcome.steps) + " were asked for");
+        r.who->loss_sum += report.loss_sum;
+        r.who->loss_count += steps;
+        r.who->progress.fetch_add(steps, std::memory_order_relaxed);
+        r.outcome.steps += steps;
+      } catch (...) {
+        steps = 0;
+        r.outcome.failure = current_error(&r.outcome.device_lost);
+        if (r.outcome.failure.text.empty())
+          r.outcome.failure.text = "host memory ran out"; // fits into the string itself
+      }
+      ctx->set_yield(nullptr, clock::time_point::max());
+    }
+    const auto ended_at = clock::now();
+    r.who->compute_seconds += seconds(ended_at - began);
+    lock.lock();
+    ++count.slices;
+    count.steps += steps;
+    count.busy_seconds += seconds(ended_at - began);
+    const bool interrupted = r.who->interrupt.load(std::memory_order_relaxed);
+    over = r.outcome.steps >= r.wanted || interrupted || !r.outcome.failure.text.empty();
+    if (over) {
+      r.outcome.interrupted = interrupted && r.outcome.steps < r.wanted && r.outcome.failure.text.empty();
+      // From here on an interrupt finds no run, so it cannot hit this trainer's next one.
+      index.erase(r.who.get());
+      r.since = ended_at;
+      ended.splice(ended.end(), current);
+      finish_ended(lock);
+    } else if (ended_at >= slice_end) {
+      r.since = ended_at;
+      if (runs.empty())
+        slice_end = ended_at + config.slice;
+      else
+        runs.splice(runs.end(), current);
+    }
+  }
+
+  void cancel_all(std::unique_lock<std::mutex>& lock) noexcept {
+    runs.splice(runs.begin(), current);
+    for (auto& r : runs)
+      if (r.outcome.failure.text.empty())
+        r.outcome.failure = cancelled();
+    ended.splice(ended.end(), runs);
+    index.clear();
+    finish_ended(lock);
+    auto mine = std::move(tasks);
+    tasks.clear();
+    lock.unlock();
+    for (auto& t : mine) {
+      t.work = nullptr;
+      if (t.done)
+        t.done(cancelled());
+    }
+    mine.clear();
+    lock.lock();
+  }
+
+  /// Gives up the lock and wakes the thread if it sleeps: after the unlock, so that it does not wait for it.
+  void wake_up(std::unique_lock<std::mutex>& lock) {
+    const bool asleep = sleeping && !std::exchange(woken, true);
+    lock.unlock();
+    if (asleep)
+      wake.notify_one();
+  }
+};
+
+slot_worker::slot_worker(slot_options options, settings s) : impl_(std::make_shared<impl>(std::move(options), s)) {
+  std::promise<void> opened;
+  auto ready = opened.get_future();
+  impl_->thread = std::thread([self = impl_, p = std::move(opened)]() mutable { self->main(std::move(p)); });
+  impl_->thread_id = impl_->thread.get_id();
+  try {
+    ready.get();
+  } catch (...) {
+    impl_->thread.join();
+    throw;
+  }
+}
+
+slot_worker::~slot_worker() {
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->stopping = true;
+    impl_->attention.store(true, std::memory_order_relaxed);
+    impl_->wake_up(lock);
+  }
+  if (impl_->thread_id == std::this_thread::get_id())
+    impl_->thread.detach(); // destroyed by a completion: the thread ends by itself when that returns
+  else
+    impl_->thread.join();
+}
+
+void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done) {
+  if (who == nullptr || done == nullptr)
+    throw std::invalid_argument("slot_worker::run needs a hosted workload and a completion");
+  const auto now = clock::now();
+  impl::run_list item;
+  item.push_back({std::move(who), steps, std::move(done), now, {}});
+  auto& r = item.front();
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->stopping) {
+    lock.unlock();
+    r.outcome.failure = cancelled();
+    r.done(std::move(r.outcome));
+    return;
+  }
+  const auto [at, fresh] = impl_->index.try_emplace(r.who.get(), item.begin());
+  if (fresh) {
+    r.who->interrupt.store(false, std::memory_order_relaxed);
+    impl_->runs.splice(impl_->runs.end(), item);
+  } else {
+    r.outcome.failure = {core::errc::refused, "this trainer already has a run on its slot"};
+    impl_->ended.splice(impl_->ended.end(), item);
+    impl_->attention.store(true, std::memory_order_relaxed);
+  }
+  impl_->wake_up(lock);
+}
+
+void slot_worker::interrupt(const std::shared_ptr<hosted>& who) {
+  std::unique_lock lock(impl_->mutex);
+  const auto at = impl_->index.find(who.get());
+  if (at == impl_->index.end())
+    return;
+  who->interrupt.store(true, std::memory_order_relaxed);
+  const auto r = at->second;
+  if (impl_->current.empty() || r != impl_->current.begin()) {
+    r->outcome.interrupted = true;
+    impl_->ended.splice(impl_->ended.end(), impl_->runs, r);
+    impl_->index.erase(at);
+  }
+  impl_->attention.store(true, std::memory_order_relaxed);
+  impl_->wake_up(lock);
+}
+
+void slot_worker::post(task work, task_done done) {
+  std::unique_lock lock(impl_->mutex);
+  if (impl_->stopping) {
+    lock.unlock();
+    if (done)
+      done(cancelled());
+    return;
+  }
+  impl_->tasks.push_back({std::move(work), std::move(done)});
+  impl_->attention.store(true, std::memory_order_relaxed);
+  impl_->wake_up(lock);
+}
+
+slot_worker::counters slot_worker::snapshot() const {
+  std::lock_guard lock(impl_->mutex);
+  auto out = impl_->count;
+  if (impl_->sleeping)
+    out.idle_seconds += seconds(clock::now() - impl_->idle_since);
+  out.waiting = impl_->runs.size();
+  if (impl_->ctx != nullptr) {
+    out.memory_used = impl_->ctx->memory_used();
+    out.memory_peak = impl_->ctx->memory_peak();
+    out.memory_budget = impl_->ctx->memory_budget();
+  }
+  return out;
+}
+
+const slot_options& slot_worker::options() const noexcept { return impl_->options; }
+
+} // namespace troupe::gpu

@@ -1,0 +1,145 @@
+#include <stdexcept>
+
+#include <doctest/doctest.h>
+
+#include "troupe/core/placement.hpp"
+
+using namespace troupe::core;
+
+namespace {
+
+using trainers = std::vector<trainer_id>;
+
+/// Two CPU slots of node 0, a GPU slot of node 1 and one of node 2.
+placement four_slots() {
+  return placement{{{0, 0, "cpu"}, {0, 1, "cpu"}, {1, 0, "GPU-8a51"}, {2, 0, "GPU-8b00"}}};
+}
+
+} // namespace
+
+TEST_CASE("row 26: forty shares of 180 fit on 8 devices and eighty on 16 with exact sums") {
+  share_ledger ledger{8};
+  std::vector<std::size_t> taken;
+  const auto take = [&](int n) {
+    for (int i = 0; i < n; ++i) {
+      const auto device = ledger.take(180);
+      REQUIRE(device);
+      taken.push_back(*device);
+    }
+    CHECK_FALSE(ledger.take(180));
+    for (std::size_t i = 0; i < ledger.devices(); ++i)
+      CHECK(ledger.free_share(i) == 100);
+  };
+  take(40);
+  ledger.add_devices(8);
+  CHECK(ledger.devices() == 16);
+  take(40);
+  CHECK(taken.size() == 80);
+  for (auto device : taken)
+    REQUIRE(ledger.give_back(device, 180));
+  for (std::size_t i = 0; i < 16; ++i)
+    CHECK(ledger.free_share(i) == share_ledger::whole);
+}
+
+TEST_CASE("a share goes where it fits best so that whole devices stay free") {
+  share_ledger ledger{3};
+  CHECK(ledger.take(600) == 0u);
+  CHECK(ledger.take(700) == 1u);
+  CHECK(ledger.take(300) == 1u);
+  CHECK(ledger.take(300) == 0u);
+  CHECK(ledger.take(1000) == 2u);
+  CHECK_FALSE(ledger.take(101));
+  CHECK(ledger.take(100) == 0u);
+  CHECK_FALSE(ledger.take(1));
+}
+
+TEST_CASE("more than was taken does not come back") {
+  share_ledger ledger{1};
+  CHECK(ledger.take(400) == 0u);
+  const auto bad = ledger.give_back(0, 401);
+  REQUIRE_FALSE(bad);
+  CHECK(bad.error().code == errc::refused);
+  CHECK(ledger.free_share(0) == 600);
+  CHECK(ledger.give_back(0, 400));
+  CHECK(ledger.give_back(1, 1).error().code == errc::not_found);
+  CHECK_THROWS_AS((void)ledger.free_share(1), std::out_of_range);
+}
+
+TEST_CASE("trainers spread over the slots with the fewest trainers and lowest numbers") {
+  auto p = four_slots();
+  for (trainer_id t = 0; t < 8; ++t)
+    CHECK(p.place(t, "t", "").value() == t % 4);
+  p.remove(5);
+  CHECK_FALSE(p.where(5));
+  CHECK(p.load(1) == 1);
+  CHECK(p.place(9, "t", "").value() == 1);
+}
+
+TEST_CASE("the order of joining does not matter to where trainers go") {
+  placement p{{{2, 0, "cpu"}, {0, 1, "cpu"}, {0, 0, "cpu"}}};
+  CHECK(p.place(0, "a", "").value() == 2);
+  CHECK(p.place(1, "b", "").value() == 1);
+  CHECK(p.place(2, "c", "").value() == 0);
+}
+
+TEST_CASE("a pin comes before the load") {
+  auto p = four_slots();
+  CHECK(p.place(0, "a", "1").value() == 1);
+  CHECK(p.place(1, "b", "1").value() == 1);
+  CHECK(p.place(2, "c", "2/0").value() == 3);
+  CHECK(p.place(3, "d", "cpu").value() == 0);
+  CHECK(p.place(4, "e", "cpu").value() == 0);
+  CHECK(p.place(5, "f", "GPU-8a").value() == 2);
+  CHECK(p.place(6, "g", "cuda").value() == 2);
+  CHECK(p.place(7, "h", "GPU-8b00").value() == 3);
+}
+
+TEST_CASE("a pin that matches no slot is an error that names trainer and pin and what there is") {
+  auto p = four_slots();
+  for (const char* pin : {"4", "0/2", "GPU-9", "cuda:1", "cp", "-1", "1x", "/", "18446744073709551616"}) {
+    const auto bad = p.place(0, "wide", pin);
+    REQUIRE_FALSE(bad);
+    CHECK(bad.error().text == "trainer \"wide\" is pinned to \"" + std::string{pin}
+                                + "\", which is no slot; there are 0 (cpu), 1 (cpu), 2 (GPU-8a51), 3 (GPU-8b00)");
+  }
+}
+
+TEST_CASE("a lost node's trainers are unplaced in order and go elsewhere") {
+  placement p{{{0, 0, "cpu"}, {1, 0, "cpu"}, {1, 1, "cpu"}}};
+  for (trainer_id t : {5u, 4u, 3u, 2u, 1u, 0u})
+    REQUIRE(p.place(t, "t", ""));
+  CHECK(p.lose_node(1) == trainers{0, 1, 3, 4});
+  CHECK_FALSE(p.where(3));
+  CHECK(p.load(1) == 0);
+  for (trainer_id t : {0u, 1u, 3u, 4u})
+    CHECK(p.place(t, "t", "").value() == 0);
+  CHECK(p.load(0) == 6);
+  CHECK(p.lose_node(1).empty());
+  const auto pinned = p.place(7, "wide", "1/0");
+  REQUIRE_FALSE(pinned);
+  CHECK(pinned.error().code == errc::refused);
+  CHECK(p.lose_node(0).size() == 6);
+  CHECK(p.place(0, "t", "").error().code == errc::refused);
+}
+
+TEST_CASE("a node that comes back takes its old places") {
+  placement p{{{0, 0, "cpu"}, {1, 0, "cpu"}}};
+  (void)p.lose_node(1);
+  p.add_slot({1, 0, "GPU-1"});
+  p.add_slot({1, 1, "GPU-2"});
+  CHECK(p.slots().size() == 3);
+  CHECK(p.place(0, "a", "GPU-1").value() == 1);
+  CHECK(p.place(1, "b", "GPU-2").value() == 2);
+  CHECK_THROWS_AS(p.add_slot({1, 1, "GPU-2"}), std::invalid_argument);
+}
+
+TEST_CASE("a placed trainer moves when placed again and stays after an error") {
+  auto p = four_slots();
+  CHECK(p.place(0, "a", "3").value() == 3);
+  CHECK_FALSE(p.place(0, "a", "9"));
+  CHECK(p.where(0) == 3u);
+  CHECK(p.place(0, "a", "cuda").value() == 2);
+  CHECK(p.load(3) == 0);
+  CHECK(p.load(2) == 1);
+  CHECK_THROWS_AS((void)p.load(4), std::out_of_range);
+}
