@@ -49,10 +49,11 @@ public:
   }
 
   template <class UInt>
-    requires std::is_unsigned_v<UInt>
+  requires std::is_unsigned_v<UInt>
   void number(std::string_view at, const json& from, UInt& to) {
     // A parsed number that is not negative is unsigned; one built in memory may be a signed integer.
-    const bool whole = from.is_number_unsigned() || (from.is_number_integer() && from.get<std::int64_t>() >= 0);
+    const bool whole =
+        from.is_number_unsigned() || (from.is_number_integer() && from.get<std::int64_t>() >= 0);
     if (!whole || from.get<std::uint64_t>() > std::numeric_limits<UInt>::max())
       fault(at, "must be a whole number from 0 to " + std::to_string(std::numeric_limits<UInt>::max()));
     else

@@ -7,9 +7,10 @@
 
 namespace troupe::core {
 
-// -- share_ledger ------------------------------------------------------------------------------------------------------
+// -- share_ledger -----
 
-share_ledger::share_ledger(std::size_t devices, std::uint32_t capacity) : free_(devices, capacity), capacity_(capacity) {}
+share_ledger::share_ledger(std::size_t devices, std::uint32_t capacity)
+    : free_(devices, capacity), capacity_(capacity) {}
 
 void share_ledger::add_devices(std::size_t n) { free_.insert(free_.end(), n, capacity_); }
 
@@ -25,19 +26,20 @@ std::optional<std::size_t> share_ledger::take(std::uint32_t milli) {
 
 result<void> share_ledger::give_back(std::size_t device, std::uint32_t milli) {
   if (device >= free_.size())
-    return error{errc::not_found, "no device " + std::to_string(device) + " to give a share back to; there are "
-                                    + std::to_string(free_.size())};
+    return error{errc::not_found, "no device " + std::to_string(device) +
+                                      " to give a share back to; there are " + std::to_string(free_.size())};
   const auto taken = capacity_ - free_[device];
   if (milli > taken)
-    return error{errc::refused, "device " + std::to_string(device) + " cannot take back " + std::to_string(milli)
-                                  + " thousandths: only " + std::to_string(taken) + " are taken"};
+    return error{errc::refused, "device " + std::to_string(device) + " cannot take back " +
+                                    std::to_string(milli) + " thousandths: only " + std::to_string(taken) +
+                                    " are taken"};
   free_[device] += milli;
   return {};
 }
 
 std::uint32_t share_ledger::free_share(std::size_t device) const { return free_.at(device); }
 
-// -- placement ---------------------------------------------------------------------------------------------------------
+// -- placement -----
 
 namespace {
 
@@ -83,8 +85,8 @@ void placement::add_slot(slot_place s) {
     return;
   }
   if (known->alive)
-    throw std::invalid_argument("slot " + std::to_string(s.slot) + " of node " + std::to_string(s.node)
-                                + " is there already");
+    throw std::invalid_argument("slot " + std::to_string(s.slot) + " of node " + std::to_string(s.node) +
+                                " is there already");
   *known = std::move(s);
 }
 
@@ -124,13 +126,15 @@ result<std::size_t> placement::place(trainer_id t, const std::string& name, cons
   if (pin.empty())
     return error{errc::refused, "trainer \"" + name + "\" cannot be placed: there is no living slot"};
   if (lost)
-    return error{errc::refused, "trainer \"" + name + "\" is pinned to \"" + pin + "\", but no slot of that kind is left alive"};
+    return error{errc::refused, "trainer \"" + name + "\" is pinned to \"" + pin +
+                                    "\", but no slot of that kind is left alive"};
   std::string there;
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (slots_[i].alive)
       there += (there.empty() ? " " : ", ") + std::to_string(i) + " (" + slots_[i].device + ")";
-  return error{errc::not_found, "trainer \"" + name + "\" is pinned to \"" + pin + "\", which is no slot; there are"
-                                  + (there.empty() ? std::string{" none"} : there)};
+  return error{errc::not_found, "trainer \"" + name + "\" is pinned to \"" + pin +
+                                    "\", which is no slot; there are" +
+                                    (there.empty() ? std::string{" none"} : there)};
 }
 
 void placement::remove(trainer_id t) {

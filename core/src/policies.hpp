@@ -25,8 +25,9 @@ std::unique_ptr<policy> make_pbt(const nlohmann::json& options, const search_spa
                                  std::vector<error>& faults);
 
 /// A trainer's number by its name; a fault at `where` if there is none.
-std::optional<trainer_id> trainer_named(const nlohmann::json& name, std::span<const std::string> trainer_names,
-                                        std::string_view where, std::vector<error>& faults);
+std::optional<trainer_id> trainer_named(const nlohmann::json& name,
+                                        std::span<const std::string> trainer_names, std::string_view where,
+                                        std::vector<error>& faults);
 
 /// Empty if the input has no signatures: then all are equal.
 inline std::string_view signature_in(const policy_input& in, trainer_id t) {

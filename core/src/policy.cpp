@@ -15,9 +15,11 @@ using internal::fault_at;
 using internal::json;
 using internal::object_reader;
 
-// -- decisions as JSON -------------------------------------------------------------------------------------------------
+// -- decisions as JSON -----
 
-std::string_view to_string(decision::action x) noexcept { return x == decision::action::stop ? "stop" : "go_on"; }
+std::string_view to_string(decision::action x) noexcept {
+  return x == decision::action::stop ? "stop" : "go_on";
+}
 
 json to_json(const decision& x) {
   json out;
@@ -70,19 +72,22 @@ result<decision> decision_from_json(const json& j, std::string_view where) {
   return error{errc::invalid_argument, std::move(text)};
 }
 
-// -- the registry ------------------------------------------------------------------------------------------------------
+// -- the registry -----
 
-void policy_registry::add(std::string type, factory make) { factories_.insert_or_assign(std::move(type), std::move(make)); }
+void policy_registry::add(std::string type, factory make) {
+  factories_.insert_or_assign(std::move(type), std::move(make));
+}
 
-std::unique_ptr<policy> policy_registry::make(std::string_view type, const json& options, const search_space& space,
-                                              std::span<const std::string> trainer_names, std::string_view where,
-                                              std::vector<error>& faults) const {
+std::unique_ptr<policy> policy_registry::make(std::string_view type, const json& options,
+                                              const search_space& space,
+                                              std::span<const std::string> trainer_names,
+                                              std::string_view where, std::vector<error>& faults) const {
   const auto it = factories_.find(type);
   if (it != factories_.end())
     return it->second(options, space, trainer_names, where, faults);
   const auto known = names();
-  faults.push_back(fault_at(json_child(where, "type"), "\"" + std::string{type} + "\" is no known policy"
-                                                         + suggestion(type, std::span{known})));
+  faults.push_back(fault_at(json_child(where, "type"), "\"" + std::string{type} + "\" is no known policy" +
+                                                           suggestion(type, std::span{known})));
   return nullptr;
 }
 
@@ -102,10 +107,11 @@ public:
 
 } // namespace
 
-std::optional<trainer_id> trainer_named(const json& name, std::span<const std::string> trainer_names, std::string_view where,
-                                        std::vector<error>& faults) {
+std::optional<trainer_id> trainer_named(const json& name, std::span<const std::string> trainer_names,
+                                        std::string_view where, std::vector<error>& faults) {
   if (!name.is_string()) {
-    faults.push_back(fault_at(where, "must be a trainer's name, but is " + std::string{internal::kind_of(name)}));
+    faults.push_back(
+        fault_at(where, "must be a trainer's name, but is " + std::string{internal::kind_of(name)}));
     return std::nullopt;
   }
   const auto& text = name.get_ref<const std::string&>();
@@ -118,18 +124,19 @@ std::optional<trainer_id> trainer_named(const json& name, std::span<const std::s
 
 policy_registry builtin_policies() {
   policy_registry out;
-  out.add("none", [](const json& options, const search_space&, std::span<const std::string>, std::string_view where,
-                     std::vector<error>& faults) -> std::unique_ptr<policy> {
-    object_reader{options, std::string{where}, faults}.finish();
-    return std::make_unique<none_policy>();
-  });
+  out.add("none",
+          [](const json& options, const search_space&, std::span<const std::string>, std::string_view where,
+             std::vector<error>& faults) -> std::unique_ptr<policy> {
+            object_reader{options, std::string{where}, faults}.finish();
+            return std::make_unique<none_policy>();
+          });
   out.add("schedule", make_schedule);
   out.add("average", make_average);
   out.add("pbt", make_pbt);
   return out;
 }
 
-// -- sanitize ----------------------------------------------------------------------------------------------------------
+// -- sanitize -----
 
 namespace {
 
@@ -137,7 +144,8 @@ void say(decision& d, const std::string& text) { d.reason += (d.reason.empty() ?
 
 /// Why `donor` cannot give weights to `to`; empty if it can.
 std::string obstacle(const policy_input& in, trainer_id to, trainer_id donor) {
-  const auto it = std::find_if(in.reports.begin(), in.reports.end(), [donor](const metadata& m) { return m.trainer == donor; });
+  const auto it = std::find_if(in.reports.begin(), in.reports.end(),
+                               [donor](const metadata& m) { return m.trainer == donor; });
   if (it == in.reports.end())
     return "trainer " + std::to_string(donor) + " did not report";
   const auto name = it->name.empty() ? "trainer " + std::to_string(donor) : it->name;
@@ -185,7 +193,8 @@ void check_average(const policy_input& in, trainer_id t, decision& d) {
 void sanitize(std::map<trainer_id, decision>& decisions, const policy_input& in) {
   std::erase_if(decisions, [&in](const auto& entry) {
     const auto t = entry.first;
-    const bool reported = std::any_of(in.reports.begin(), in.reports.end(), [t](const metadata& m) { return m.trainer == t; });
+    const bool reported =
+        std::any_of(in.reports.begin(), in.reports.end(), [t](const metadata& m) { return m.trainer == t; });
     return !reported || (in.only && *in.only != t);
   });
   for (auto& [t, d] : decisions) {

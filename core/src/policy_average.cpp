@@ -14,11 +14,12 @@ using internal::fault_at;
 using internal::json;
 using internal::object_reader;
 
-/// Members of a group take the mean of their weights, as in federated averaging (McMahan et al. 2017) with equal parts.
+/// Members of a group take the mean of their weights, as in federated averaging (McMahan et al. 2017) with
+/// equal parts.
 class average_policy : public policy {
 public:
   average_policy(std::vector<std::vector<trainer_id>> groups, std::uint64_t every)
-    : groups_(std::move(groups)), every_(every) {}
+      : groups_(std::move(groups)), every_(every) {}
 
   bool moves_weights() const override { return true; }
 
@@ -63,8 +64,8 @@ private:
     for (const auto* m : members)
       if (signature_in(in, m->trainer) != signature) {
         decision refused;
-        refused.reason = "not averaged: " + members.front()->name + " and " + m->name
-                         + " have workloads of different signatures, so their weights cannot be mixed";
+        refused.reason = "not averaged: " + members.front()->name + " and " + m->name +
+                         " have workloads of different signatures, so their weights cannot be mixed";
         for (const auto* member : members)
           tell(*member, refused);
         return;
@@ -78,8 +79,9 @@ private:
       }
     if (mean.average_of.size() < 2)
       mean.average_of.clear();
-    mean.reason = mean.average_of.empty() ? "not averaged: fewer than 2 trainers of its group have a finite loss"
-                                          : "takes the mean weights of " + names;
+    mean.reason = mean.average_of.empty()
+                      ? "not averaged: fewer than 2 trainers of its group have a finite loss"
+                      : "takes the mean weights of " + names;
     for (const auto* m : members) {
       decision left_out;
       left_out.reason = "not averaged: its loss is " + to_string(value{m->loss});
@@ -93,8 +95,9 @@ private:
 
 } // namespace
 
-std::unique_ptr<policy> make_average(const json& options, const search_space&, std::span<const std::string> trainer_names,
-                                     std::string_view where, std::vector<error>& faults) {
+std::unique_ptr<policy> make_average(const json& options, const search_space&,
+                                     std::span<const std::string> trainer_names, std::string_view where,
+                                     std::vector<error>& faults) {
   const auto before = faults.size();
   object_reader in{options, std::string{where}, faults};
   std::uint64_t every = 1;

@@ -34,12 +34,13 @@ struct pbt_options {
   std::optional<std::set<trainer_id>> recipients; ///< nullopt: everybody
 };
 
-/// Population based training (Jaderberg et al. 2017, "Population Based Training of Neural Networks") with truncation
-/// selection: who ranks in the bottom quantile exploits somebody drawn from the top quantile and explores from there.
-/// Each signature is a population of its own, as weights go only between equals.
+/// Population based training (Jaderberg et al. 2017, "Population Based Training of Neural Networks") with
+/// truncation selection: who ranks in the bottom quantile exploits somebody drawn from the top quantile and
+/// explores from there. Each signature is a population of its own, as weights go only between equals.
 class pbt_policy : public policy {
 public:
-  pbt_policy(pbt_options options, search_space space) : options_(std::move(options)), space_(std::move(space)) {}
+  pbt_policy(pbt_options options, search_space space)
+      : options_(std::move(options)), space_(std::move(space)) {}
 
   bool moves_weights() const override { return true; }
 
@@ -67,7 +68,9 @@ private:
   using population = std::vector<const metadata*>;
 
   /// Others must neither win nor give weights.
-  bool healthy(const metadata& m) const { return std::isfinite(m.number(options_.metric)) && std::isfinite(m.loss); }
+  bool healthy(const metadata& m) const {
+    return std::isfinite(m.number(options_.metric)) && std::isfinite(m.loss);
+  }
 
   bool better(const metadata& a, const metadata& b) const {
     const double x = a.number(options_.metric), y = b.number(options_.metric);
@@ -83,16 +86,19 @@ private:
     return a.trainer < b.trainer;
   }
 
-  void decide_one(const metadata& me, const population& ranked, std::size_t reports, decision& d, random_stream& rng) const {
+  void decide_one(const metadata& me, const population& ranked, std::size_t reports, decision& d,
+                  random_stream& rng) const {
     const auto n = ranked.size();
     const auto healthy_ones = static_cast<std::size_t>(
-      std::count_if(ranked.begin(), ranked.end(), [this](auto* m) { return healthy(*m); }));
+        std::count_if(ranked.begin(), ranked.end(), [this](auto* m) { return healthy(*m); }));
     if (n < 2) {
       if (reports > 1)
-        d.reason = "nobody to exploit: no other trainer past its burn-in has a workload of the same signature";
+        d.reason =
+            "nobody to exploit: no other trainer past its burn-in has a workload of the same signature";
       return;
     }
-    const auto wanted = static_cast<std::size_t>(std::floor(static_cast<double>(n) * options_.quantile + 1e-9));
+    const auto wanted =
+        static_cast<std::size_t>(std::floor(static_cast<double>(n) * options_.quantile + 1e-9));
     const auto count = std::min(std::max<std::size_t>(wanted, 1), n / 2);
     const auto rank = static_cast<std::size_t>(std::find(ranked.begin(), ranked.end(), &me) - ranked.begin());
     if (rank < n - count || (options_.recipients && !options_.recipients->contains(me.trainer)))
@@ -115,9 +121,10 @@ private:
       d.reason += "; its own loss is " + shown(me.loss) + ")";
   }
 
-  /// The donor's hyperparameters, perturbed. Keys outside the search space are named only where they differ, since a
-  /// workload may refuse to change them.
-  hyperparameters changes(const hyperparameters& mine, const hyperparameters& donors, random_stream& rng) const {
+  /// The donor's hyperparameters, perturbed. Keys outside the search space are named only where they differ,
+  /// since a workload may refuse to change them.
+  hyperparameters changes(const hyperparameters& mine, const hyperparameters& donors,
+                          random_stream& rng) const {
     hyperparameters out;
     for (const auto& [name, x] : space_.perturb(donors, options_.how, rng)) {
       const value* old = mine.find(name);
@@ -133,8 +140,9 @@ private:
 
 } // namespace
 
-std::unique_ptr<policy> make_pbt(const json& options, const search_space& space, std::span<const std::string> trainer_names,
-                                 std::string_view where, std::vector<error>& faults) {
+std::unique_ptr<policy> make_pbt(const json& options, const search_space& space,
+                                 std::span<const std::string> trainer_names, std::string_view where,
+                                 std::vector<error>& faults) {
   const auto before = faults.size();
   object_reader in{options, std::string{where}, faults};
   pbt_options o;
@@ -157,13 +165,15 @@ std::unique_ptr<policy> make_pbt(const json& options, const search_space& space,
   } else if (names != nullptr) {
     o.recipients.emplace();
     for (std::size_t i = 0; i < names->size(); ++i)
-      if (const auto t = trainer_named((*names)[i], trainer_names, json_child(in.pointer("recipients"), i), faults))
+      if (const auto t =
+              trainer_named((*names)[i], trainer_names, json_child(in.pointer("recipients"), i), faults))
         o.recipients->insert(*t);
   }
   in.finish();
   if (space.empty())
-    faults.push_back(fault_at(where, "population based training needs a search space to explore; give the experiment a "
-                                     "\"search_space\""));
+    faults.push_back(
+        fault_at(where, "population based training needs a search space to explore; give the experiment a "
+                        "\"search_space\""));
   return faults.size() == before ? std::make_unique<pbt_policy>(std::move(o), space) : nullptr;
 }
 

@@ -89,8 +89,9 @@ schedule_policy::entry read_entry(const json& j, std::span<const std::string> na
 
 } // namespace
 
-std::unique_ptr<policy> make_schedule(const json& options, const search_space&, std::span<const std::string> trainer_names,
-                                      std::string_view where, std::vector<error>& faults) {
+std::unique_ptr<policy> make_schedule(const json& options, const search_space&,
+                                      std::span<const std::string> trainer_names, std::string_view where,
+                                      std::vector<error>& faults) {
   const auto before = faults.size();
   object_reader in{options, std::string{where}, faults};
   std::vector<schedule_policy::entry> entries;

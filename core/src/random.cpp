@@ -26,7 +26,8 @@ constexpr std::uint64_t hash_of(std::string_view text) noexcept {
 
 } // namespace
 
-std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept {
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key) noexcept {
   const r123::Philox4x32::ctr_type c{{counter[0], counter[1], counter[2], counter[3]}};
   const r123::Philox4x32::key_type k{{key[0], key[1]}};
   const auto out = r123::Philox4x32{}(c, k);
@@ -41,7 +42,7 @@ std::uint64_t derive_seed(std::uint64_t seed, std::string_view part, std::uint64
 }
 
 random_stream::random_stream(std::uint64_t seed, std::string_view purpose, std::uint64_t index) noexcept
-  : counter_{0, 0, low_word(index), high_word(index)}, block_{} {
+    : counter_{0, 0, low_word(index), high_word(index)}, block_{} {
   const auto key = derive_seed(seed, purpose);
   key_ = {low_word(key), high_word(key)};
 }
@@ -67,7 +68,8 @@ double random_stream::uniform(double lo, double hi) noexcept {
   const double u = uniform();
   if (!(lo < hi))
     return lo;
-  // The difference of two finite numbers may overflow; the weighted sum does not. Either may round up to `hi`.
+  // The difference of two finite numbers may overflow; the weighted sum does not. Either may round up to
+  // `hi`.
   const double width = hi - lo;
   const double x = std::isfinite(width) ? lo + width * u : lo * (1 - u) + hi * u;
   if (x >= hi)

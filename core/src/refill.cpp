@@ -5,13 +5,15 @@
 
 namespace troupe::core {
 
-std::optional<refill_plan> plan_refill(const refill_input& in, const search_space& space, const perturbation& how,
-                                       random_stream& rng) {
-  const auto signature_of = [&in](trainer_id t) { return in.signature_of ? in.signature_of(t) : std::string_view{}; };
+std::optional<refill_plan> plan_refill(const refill_input& in, const search_space& space,
+                                       const perturbation& how, random_stream& rng) {
+  const auto signature_of = [&in](trainer_id t) {
+    return in.signature_of ? in.signature_of(t) : std::string_view{};
+  };
   std::vector<const metadata*> donors;
   for (const auto& m : in.reports)
-    if (m.trainer != in.failed && std::isfinite(m.loss)
-        && (in.signature.empty() || signature_of(m.trainer) == in.signature))
+    if (m.trainer != in.failed && std::isfinite(m.loss) &&
+        (in.signature.empty() || signature_of(m.trainer) == in.signature))
       donors.push_back(&m);
   if (!donors.empty()) {
     const auto& donor = *donors[rng.below(donors.size())];

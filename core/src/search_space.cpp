@@ -18,7 +18,7 @@ using json = nlohmann::json;
 
 std::string shown(double x) { return to_string(value{x}); }
 
-// -- grids and casts ---------------------------------------------------------------------------------------------------
+// -- grids and casts -----
 
 /// The number of quanta that fit; a last one that only rounding keeps out is in.
 std::int64_t grid_size(const uniform_domain& d) noexcept {
@@ -46,7 +46,8 @@ std::int64_t to_whole(double x, std::int64_t low, std::int64_t high) noexcept {
 std::optional<std::int64_t> as_whole(const value& x) {
   if (const auto* i = std::get_if<std::int64_t>(&x))
     return *i;
-  if (const auto* d = std::get_if<double>(&x); d != nullptr && std::trunc(*d) == *d && *d >= -0x1p63 && *d < 0x1p63)
+  if (const auto* d = std::get_if<double>(&x);
+      d != nullptr && std::trunc(*d) == *d && *d >= -0x1p63 && *d < 0x1p63)
     return static_cast<std::int64_t>(*d);
   return std::nullopt;
 }
@@ -61,14 +62,15 @@ bool same(const value& a, const value& b) {
   return x && y && *x == *y;
 }
 
-// -- what a domain can do ----------------------------------------------------------------------------------------------
+// -- what a domain can do -----
 
 struct drawn {
   random_stream& rng;
 
   value operator()(const uniform_domain& d) const {
     if (d.quantum > 0)
-      return grid_value(d, static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(grid_size(d)) + 1)));
+      return grid_value(d,
+                        static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(grid_size(d)) + 1)));
     return rng.uniform(d.low, d.high);
   }
   value operator()(const log_uniform_domain& d) const {
@@ -81,7 +83,8 @@ struct drawn {
       return to_whole(std::exp(rng.uniform(std::log(low - 0.5), std::log(high + 0.5))), d.low, d.high);
     }
     const std::uint64_t width = static_cast<std::uint64_t>(d.high) - static_cast<std::uint64_t>(d.low);
-    const std::uint64_t k = width == std::numeric_limits<std::uint64_t>::max() ? rng.next_u64() : rng.below(width + 1);
+    const std::uint64_t k =
+        width == std::numeric_limits<std::uint64_t>::max() ? rng.next_u64() : rng.below(width + 1);
     return static_cast<std::int64_t>(static_cast<std::uint64_t>(d.low) + k);
   }
   value operator()(const choice_domain& d) const { return d.values[rng.below(d.values.size())]; }
@@ -111,7 +114,8 @@ struct contained {
     return n && *n >= d.low && *n <= d.high ? std::optional<value>{*n} : std::nullopt;
   }
   std::optional<value> operator()(const choice_domain& d) const {
-    const auto it = std::find_if(d.values.begin(), d.values.end(), [this](const value& v) { return same(v, x); });
+    const auto it =
+        std::find_if(d.values.begin(), d.values.end(), [this](const value& v) { return same(v, x); });
     return it == d.values.end() ? std::nullopt : std::optional<value>{*it};
   }
 };
@@ -129,7 +133,7 @@ struct moved {
     if (d.low == d.high)
       return at;
     const double top = d.quantum > 0 ? grid_value(d, grid_size(d)) : d.high;
-    const bool up = direction(at < top, at > d.low);
+    const bool up = direction(at<top, at> d.low);
     const double step = (d.high - d.low) * (factor - 1) / 20;
     const double target = std::clamp(at == 0 ? (up ? step : -step) : scaled(at, factor, up), d.low, top);
     if (!(d.quantum > 0))
@@ -139,13 +143,13 @@ struct moved {
   }
   value operator()(const log_uniform_domain& d) const {
     const double at = std::get<double>(x);
-    return std::clamp(scaled(at, factor, direction(at < d.high, at > d.low)), d.low, d.high);
+    return std::clamp(scaled(at, factor, direction(at<d.high, at> d.low)), d.low, d.high);
   }
   value operator()(const integer_domain& d) const {
     const auto at = std::get<std::int64_t>(x);
     if (d.low == d.high)
       return at;
-    const bool up = direction(at < d.high, at > d.low);
+    const bool up = direction(at<d.high, at> d.low);
     const auto to = to_whole(scaled(static_cast<double>(at), factor, up), d.low, d.high);
     return up ? std::max(to, at + 1) : std::min(to, at - 1);
   }
@@ -153,7 +157,8 @@ struct moved {
     const auto n = d.values.size();
     if (n == 1)
       return x;
-    const auto at = static_cast<std::size_t>(std::find(d.values.begin(), d.values.end(), x) - d.values.begin());
+    const auto at =
+        static_cast<std::size_t>(std::find(d.values.begin(), d.values.end(), x) - d.values.begin());
     if (d.ordered)
       return d.values[direction(at + 1 < n, at > 0) ? at + 1 : at - 1];
     const auto other = rng.below(n - 1);
@@ -188,12 +193,12 @@ struct described {
   }
 };
 
-// -- parsing -----------------------------------------------------------------------------------------------------------
+// -- parsing -----
 
 class parser {
 public:
   parser(const json& j, std::string where, std::vector<error>& faults)
-    : j_(j), where_(std::move(where)), faults_(faults) {}
+      : j_(j), where_(std::move(where)), faults_(faults) {}
 
   std::optional<domain> parse() {
     if (!j_.is_object()) {
@@ -351,9 +356,11 @@ private:
       }
       const auto* d = std::get_if<double>(&*x);
       if (d != nullptr && std::isnan(*d))
-        faults_.push_back({errc::invalid_argument, json_child(at, i) + ": NaN equals nothing and cannot be chosen"});
+        faults_.push_back(
+            {errc::invalid_argument, json_child(at, i) + ": NaN equals nothing and cannot be chosen"});
       else if (std::any_of(out.values.begin(), out.values.end(), [&](const value& v) { return same(v, *x); }))
-        faults_.push_back({errc::invalid_argument, json_child(at, i) + ": " + to_string(*x) + " is there twice"});
+        faults_.push_back(
+            {errc::invalid_argument, json_child(at, i) + ": " + to_string(*x) + " is there twice"});
       else
         out.values.push_back(std::move(*x));
     }
@@ -367,12 +374,13 @@ private:
 
 } // namespace
 
-std::variant<search_space, std::vector<error>> search_space::from_json(const json& j, std::string_view where) {
+std::variant<search_space, std::vector<error>> search_space::from_json(const json& j,
+                                                                       std::string_view where) {
   std::vector<error> faults;
   search_space out;
   if (!j.is_object()) {
-    faults.push_back({errc::invalid_argument, std::string{where} + ": must be an object of domains, but is "
-                                                + std::string{j.type_name()}});
+    faults.push_back({errc::invalid_argument, std::string{where} + ": must be an object of domains, but is " +
+                                                  std::string{j.type_name()}});
     return faults;
   }
   for (const auto& [name, x] : j.items()) {
@@ -393,12 +401,14 @@ hyperparameters search_space::sample(random_stream& rng) const {
   return out;
 }
 
-hyperparameters search_space::perturb(const hyperparameters& hp, const perturbation& how, random_stream& rng) const {
+hyperparameters search_space::perturb(const hyperparameters& hp, const perturbation& how,
+                                      random_stream& rng) const {
   if (!(how.factor > 1) || !std::isfinite(how.factor))
-    throw std::invalid_argument("a perturbation's factor must be finite and above 1, but is " + shown(how.factor));
+    throw std::invalid_argument("a perturbation's factor must be finite and above 1, but is " +
+                                shown(how.factor));
   if (!(how.resample_probability >= 0 && how.resample_probability <= 1))
-    throw std::invalid_argument("a resample probability must be from 0 to 1, but is "
-                                + shown(how.resample_probability));
+    throw std::invalid_argument("a resample probability must be from 0 to 1, but is " +
+                                shown(how.resample_probability));
   hyperparameters out = hp;
   for (const auto& [name, d] : domains_) {
     const bool resample = rng.uniform() < how.resample_probability;
@@ -414,8 +424,9 @@ std::vector<error> search_space::check(const hyperparameters& hp, std::string_vi
   for (const auto& [name, d] : domains_) {
     const value* x = hp.find(name);
     if (x != nullptr && !std::visit(contained{*x}, d))
-      out.push_back({errc::invalid_argument, json_child(where, name) + ": is " + to_string(*x)
-                                               + ", but the search space allows only " + std::visit(described{}, d)});
+      out.push_back({errc::invalid_argument, json_child(where, name) + ": is " + to_string(*x) +
+                                                 ", but the search space allows only " +
+                                                 std::visit(described{}, d)});
   }
   return out;
 }

@@ -48,8 +48,8 @@ std::string_view trimmed(std::string_view text) noexcept {
 }
 
 error wrong_type(std::string_view name, const value& x, std::string_view expected) {
-  return invalid("hyperparameter \"" + std::string{name} + "\" is " + to_string(x) + ", but must be "
-                 + std::string{expected});
+  return invalid("hyperparameter \"" + std::string{name} + "\" is " + to_string(x) + ", but must be " +
+                 std::string{expected});
 }
 
 } // namespace
@@ -70,17 +70,21 @@ std::optional<double> as_number(const value& x) noexcept {
 
 result<value> value_from_json(const json& j, std::string_view where) {
   switch (j.type()) {
-  case json::value_t::null: return value{};
-  case json::value_t::boolean: return value{j.get<bool>()};
-  case json::value_t::number_integer: return value{j.get<std::int64_t>()};
+  case json::value_t::null:
+    return value{};
+  case json::value_t::boolean:
+    return value{j.get<bool>()};
+  case json::value_t::number_integer:
+    return value{j.get<std::int64_t>()};
   case json::value_t::number_unsigned: {
     const auto u = j.get<std::uint64_t>();
     if (u > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      return invalid(std::string{where} + ": " + std::to_string(u)
-                     + " does not fit into a signed 64-bit integer; write it with a decimal point");
+      return invalid(std::string{where} + ": " + std::to_string(u) +
+                     " does not fit into a signed 64-bit integer; write it with a decimal point");
     return value{static_cast<std::int64_t>(u)};
   }
-  case json::value_t::number_float: return value{j.get<double>()};
+  case json::value_t::number_float:
+    return value{j.get<double>()};
   case json::value_t::string: {
     const auto& text = j.get_ref<const std::string&>();
     if (const auto d = nonfinite_of_text(text))
@@ -88,8 +92,8 @@ result<value> value_from_json(const json& j, std::string_view where) {
     return value{text};
   }
   default:
-    return invalid(std::string{where} + ": must be null, a boolean, a number or a string, but is an "
-                   + std::string{j.type_name()});
+    return invalid(std::string{where} + ": must be null, a boolean, a number or a string, but is an " +
+                   std::string{j.type_name()});
   }
 }
 
@@ -113,7 +117,9 @@ const value* hyperparameters::find(std::string_view name) const noexcept {
   return it == values_.end() ? nullptr : &it->second;
 }
 
-void hyperparameters::set(std::string_view name, value x) { values_.insert_or_assign(std::string{name}, std::move(x)); }
+void hyperparameters::set(std::string_view name, value x) {
+  values_.insert_or_assign(std::string{name}, std::move(x));
+}
 
 void hyperparameters::erase(std::string_view name) {
   if (const auto it = values_.find(name); it != values_.end())
@@ -141,7 +147,8 @@ result<std::int64_t> hyperparameters::integer(std::string_view name, std::int64_
   if (const auto* i = std::get_if<std::int64_t>(x))
     return *i;
   // 2^63 is a double, 2^63 - 1 is not: the range is checked before the cast.
-  if (const auto* d = std::get_if<double>(x); d != nullptr && std::trunc(*d) == *d && *d >= -0x1p63 && *d < 0x1p63)
+  if (const auto* d = std::get_if<double>(x);
+      d != nullptr && std::trunc(*d) == *d && *d >= -0x1p63 && *d < 0x1p63)
     return static_cast<std::int64_t>(*d);
   return wrong_type(name, *x, "a whole number");
 }
@@ -170,8 +177,9 @@ result<hyperparameters> hyperparameters_from_json(const json& j, std::string_vie
   hyperparameters out;
   std::string faults;
   for (const auto& [name, x] : j.items()) {
-    auto parsed = name.empty() ? result<value>{invalid(std::string{where} + "/: a hyperparameter needs a name")}
-                               : value_from_json(x, json_child(where, name));
+    auto parsed = name.empty()
+                      ? result<value>{invalid(std::string{where} + "/: a hyperparameter needs a name")}
+                      : value_from_json(x, json_child(where, name));
     if (parsed)
       out.set(name, std::move(*parsed));
     else

@@ -22,7 +22,8 @@ class halving : public core::policy {
 public:
   halving(std::string metric, std::size_t keep) : metric_(std::move(metric)), keep_(keep) {}
 
-  std::map<core::trainer_id, core::decision> decide(const core::policy_input& in, core::random_stream&) const override {
+  std::map<core::trainer_id, core::decision> decide(const core::policy_input& in,
+                                                    core::random_stream&) const override {
     std::vector<const core::metadata*> ranked;
     for (const auto& m : in.reports)
       if (std::isfinite(m.number(metric_)))
@@ -99,13 +100,16 @@ TEST_CASE("a policy of the user's own is made by its name and decides") {
   CHECK(p->decide({1, std::span{reports}.last(2), {}, {}}, rng).empty());
 }
 
-TEST_CASE("an experiment file may name a policy of the user's own and its faults are reported with the others") {
+TEST_CASE(
+    "an experiment file may name a policy of the user's own and its faults are reported with the others") {
   const auto policies = with_halving();
   experiment_checkers checkers;
   checkers.policies = &policies;
   const auto text = [](const char* policy) {
-    return std::string{R"({"name": "x", "trainers": [{"name": "a", "workload": {"type": "idle"}, "stop_step": 10}],
-                           "sync": {"every_steps": 5}, "policy": )"} + policy + "}";
+    return std::string{
+               R"({"name": "x", "trainers": [{"name": "a", "workload": {"type": "idle"}, "stop_step": 10}],
+                           "sync": {"every_steps": 5}, "policy": )"} +
+           policy + "}";
   };
   const auto good = parse_experiment(text(R"({"type": "halving", "keep": 1})"), checkers);
   REQUIRE(std::holds_alternative<experiment>(good));
@@ -121,7 +125,8 @@ TEST_CASE("an experiment file may name a policy of the user's own and its faults
 TEST_CASE("the example in the documentation is the one that is compiled here") {
   const std::string folder = TROUPE_SOURCE_DIR;
   const auto source = read(folder + "/test/core/custom_policy_test.cpp");
-  const auto begin = source.find("// -- begin of the example\n") + std::string{"// -- begin of the example\n"}.size();
+  const auto begin =
+      source.find("// -- begin of the example\n") + std::string{"// -- begin of the example\n"}.size();
   const auto example = source.substr(begin, source.find("// -- end of the example\n") - begin);
   CHECK(example.size() > 1000);
   CHECK(read(folder + "/docs/policies.md").find("```cpp\n" + example + "```\n") != std::string::npos);

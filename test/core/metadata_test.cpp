@@ -72,12 +72,13 @@ TEST_CASE("a number is found by its name") {
 
 TEST_CASE("all faults of metadata are reported together with their pointers") {
   const auto bad = metadata_from_json(
-    json::parse(R"({"trainer": -1, "incarnation": 4294967296, "step": 1.5, "loss": "low", "name": 3, "colour": 1,
+      json::parse(
+          R"({"trainer": -1, "incarnation": 4294967296, "step": 1.5, "loss": "low", "name": 3, "colour": 1,
                     "numbers": {"a/b": null}, "hyperparameters": {"lr": []}})"),
-    "/reports/2");
+      "/reports/2");
   REQUIRE_FALSE(bad);
-  for (const char* at : {"trainer", "incarnation", "step", "loss", "name", "colour", "numbers/a~1b", "hyperparameters/lr",
-                         "sync"})
+  for (const char* at : {"trainer", "incarnation", "step", "loss", "name", "colour", "numbers/a~1b",
+                         "hyperparameters/lr", "sync"})
     CHECK(bad.error().text.find("/reports/2/" + std::string{at} + ": ") != std::string::npos);
   CHECK_FALSE(metadata_from_json(json::parse("[]"), ""));
 }

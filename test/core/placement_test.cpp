@@ -99,8 +99,9 @@ TEST_CASE("a pin that matches no slot is an error that names trainer and pin and
   for (const char* pin : {"4", "0/2", "GPU-9", "cuda:1", "cp", "-1", "1x", "/", "18446744073709551616"}) {
     const auto bad = p.place(0, "wide", pin);
     REQUIRE_FALSE(bad);
-    CHECK(bad.error().text == "trainer \"wide\" is pinned to \"" + std::string{pin}
-                                + "\", which is no slot; there are 0 (cpu), 1 (cpu), 2 (GPU-8a51), 3 (GPU-8b00)");
+    CHECK(bad.error().text ==
+          "trainer \"wide\" is pinned to \"" + std::string{pin} +
+              "\", which is no slot; there are 0 (cpu), 1 (cpu), 2 (GPU-8a51), 3 (GPU-8b00)");
   }
 }
 

@@ -18,8 +18,10 @@ constexpr double inf = std::numeric_limits<double>::infinity();
 
 search_space lr_space() {
   return std::get<search_space>(search_space::from_json(
-    json::parse(R"({"lr": {"type": "log_uniform", "low": 1e-4, "high": 1}, "layers": {"type": "integer", "low": 1, "high": 9}})"),
-    ""));
+      json::parse(
+          R"({"lr": {"type": "log_uniform", "low": 1e-4, "high": 1},
+                    "layers": {"type": "integer", "low": 1, "high": 9}})"),
+      ""));
 }
 
 std::unique_ptr<policy> pbt(const char* options = "{}", std::size_t trainers = 16) {
@@ -41,7 +43,8 @@ std::vector<metadata> reports_of(const std::vector<double>& accuracies) {
     out[i].step = 1000;
     out[i].loss = 1;
     out[i].accuracy = accuracies[i];
-    out[i].hp = {{"lr", 0.01 + 0.001 * static_cast<double>(i)}, {"layers", std::int64_t{3}}, {"momentum", 0.9}};
+    out[i].hp = {
+        {"lr", 0.01 + 0.001 * static_cast<double>(i)}, {"layers", std::int64_t{3}}, {"momentum", 0.9}};
   }
   return out;
 }
@@ -206,7 +209,8 @@ TEST_CASE("row 15: with widths 32 and 64 donors have the recipient's signature")
 TEST_CASE("row 15: a trainer alone with its signature is told why it exploits nobody") {
   const auto p = pbt();
   const auto reports = reports_of({0.1, 0.9, 0.5});
-  const auto d = decided(*p, {0, reports, [](trainer_id t) -> std::string_view { return t == 0 ? "x" : "y"; }, {}});
+  const auto d =
+      decided(*p, {0, reports, [](trainer_id t) -> std::string_view { return t == 0 ? "x" : "y"; }, {}});
   CHECK_FALSE(d.at(0).copy_from);
   CHECK(d.at(0).changes.empty());
   CHECK(d.at(0).reason.find("same signature") != std::string::npos);
@@ -214,7 +218,8 @@ TEST_CASE("row 15: a trainer alone with its signature is told why it exploits no
 }
 
 TEST_CASE("row 19: NaN and infinities never win and never stop healthy trainers in either mode") {
-  for (const char* options : {R"({"metric": "score", "mode": "max"})", R"({"metric": "score", "mode": "min"})"}) {
+  for (const char* options :
+       {R"({"metric": "score", "mode": "max"})", R"({"metric": "score", "mode": "min"})"}) {
     const auto p = pbt(options);
     const bool max = std::string_view{options}.find("max") != std::string_view::npos;
     auto reports = reports_of(std::vector<double>(8, 0.5));
@@ -252,8 +257,9 @@ TEST_CASE("row 19: a trainer whose loss is not finite is no donor however good i
 
 TEST_CASE("with fewer than two healthy trainers nobody is exploited") {
   const auto p = pbt();
-  for (const auto& accuracies : {std::vector<double>{0.5, nan_value, nan_value, inf}, std::vector<double>{nan_value, nan_value},
-                                 std::vector<double>{0.5, nan_value}, std::vector<double>{0.5}, std::vector<double>{}}) {
+  for (const auto& accuracies :
+       {std::vector<double>{0.5, nan_value, nan_value, inf}, std::vector<double>{nan_value, nan_value},
+        std::vector<double>{0.5, nan_value}, std::vector<double>{0.5}, std::vector<double>{}}) {
     const auto d = decided(*p, {0, reports_of(accuracies), {}, {}});
     CHECK(d.size() == accuracies.size());
     CHECK(exploited(d).empty());
@@ -285,7 +291,8 @@ TEST_CASE("a loss is minimised unless the mode says otherwise") {
   const auto d = decided(*pbt(R"({"metric": "loss"})"), {0, reports, {}, {}});
   CHECK(d.at(0).copy_from == trainer_id{1});
   CHECK(d.at(0).reason == "exploits t1 (loss 0.25 < 0.5)");
-  CHECK(exploited(decided(*pbt(R"({"metric": "loss", "mode": "max"})"), {0, reports, {}, {}})) == std::set<trainer_id>{1});
+  CHECK(exploited(decided(*pbt(R"({"metric": "loss", "mode": "max"})"), {0, reports, {}, {}})) ==
+        std::set<trainer_id>{1});
 }
 
 TEST_CASE("rhythm and burn in and recipients limit who is exploited") {
@@ -296,10 +303,11 @@ TEST_CASE("rhythm and burn in and recipients limit who is exploited") {
   reports[0].step = 1499;
   for (std::size_t i = 1; i < 4; ++i)
     reports[i].step = 1500;
-  CHECK(exploited(decided(*pbt(R"({"burn_in_steps": 1500})"), {0, reports, {}, {}})) == std::set<trainer_id>{1});
+  CHECK(exploited(decided(*pbt(R"({"burn_in_steps": 1500})"), {0, reports, {}, {}})) ==
+        std::set<trainer_id>{1});
   CHECK(exploited(decided(*pbt(R"({"burn_in_steps": 1501})"), {0, reports, {}, {}})).empty());
-  CHECK(exploited(decided(*pbt(R"({"quantile": 0.5, "recipients": ["t1"]})"), {0, reports, {}, {}}))
-        == std::set<trainer_id>{1});
+  CHECK(exploited(decided(*pbt(R"({"quantile": 0.5, "recipients": ["t1"]})"), {0, reports, {}, {}})) ==
+        std::set<trainer_id>{1});
 }
 
 TEST_CASE("an asynchronous decision concerns one trainer and uses the newest of all") {
@@ -331,8 +339,10 @@ TEST_CASE("the same input and stream give the same decisions") {
     for (auto& a : accuracies)
       a = draws.below(10) == 0 ? nan_value : draws.uniform();
     const auto reports = reports_of(accuracies);
-    const policy_input in{static_cast<sync_index>(seed), reports,
-                          [](trainer_id t) -> std::string_view { return t % 3 == 0 ? "x" : "y"; }, {}};
+    const policy_input in{static_cast<sync_index>(seed),
+                          reports,
+                          [](trainer_id t) -> std::string_view { return t % 3 == 0 ? "x" : "y"; },
+                          {}};
     const auto first = decided(*p, in, seed);
     REQUIRE(first == decided(*again, in, seed));
     const auto others = decided(*p, in, seed + 1000);
@@ -362,16 +372,19 @@ TEST_CASE("changes stay inside the search space over many generations") {
 TEST_CASE("faults of population based training are reported together with their pointers") {
   std::vector<error> faults;
   const auto p = builtin_policies().make(
-    "pbt",
-    json::parse(R"({"metric": "", "mode": "best", "quantile": 0.6, "factor": 1, "resample_probability": 1.5, "every": 0,
+      "pbt",
+      json::parse(
+          R"({"metric": "", "mode": "best", "quantile": 0.6, "factor": 1, "resample_probability": 1.5,
+                    "every": 0,
                     "burn_in_steps": -1, "recipients": ["x"], "perturb": 2})"),
-    {}, std::vector<std::string>{"a"}, "/policy", faults);
+      {}, std::vector<std::string>{"a"}, "/policy", faults);
   CHECK(p == nullptr);
-  for (const char* at : {"/metric", "/mode", "/quantile", "/factor", "/resample_probability", "/every", "/burn_in_steps",
-                         "/recipients/0", "/perturb", ""}) {
+  for (const char* at : {"/metric", "/mode", "/quantile", "/factor", "/resample_probability", "/every",
+                         "/burn_in_steps", "/recipients/0", "/perturb", ""}) {
     CAPTURE(at);
     const auto start = "/policy" + std::string{at} + ": ";
-    CHECK(std::count_if(faults.begin(), faults.end(), [&](const error& f) { return f.text.starts_with(start); }) == 1);
+    CHECK(std::count_if(faults.begin(), faults.end(),
+                        [&](const error& f) { return f.text.starts_with(start); }) == 1);
   }
   CHECK(faults.size() == 10);
 }

@@ -42,7 +42,8 @@ void check_faults(std::string_view type, const char* options, const std::vector<
   CHECK(faults.size() == pointers.size());
   for (const auto& at : pointers) {
     CAPTURE(at);
-    CHECK(std::count_if(faults.begin(), faults.end(), [&](const error& f) { return f.text.starts_with(at + ": "); }) == 1);
+    CHECK(std::count_if(faults.begin(), faults.end(),
+                        [&](const error& f) { return f.text.starts_with(at + ": "); }) == 1);
   }
 }
 
@@ -71,8 +72,10 @@ TEST_CASE("decisions survive JSON and say nothing of what is empty") {
 
 TEST_CASE("faults of a decision's JSON are reported together with their pointers") {
   const auto bad = decision_from_json(
-    json::parse(R"({"action": "wait", "changes": {"lr": []}, "copy_from": -1, "average_of": [0, 4294967296], "x": 1, "reason": 2})"),
-    "/decisions/0");
+      json::parse(
+          R"({"action": "wait", "changes": {"lr": []}, "copy_from": -1, "average_of": [0, 4294967296],
+                      "x": 1, "reason": 2})"),
+      "/decisions/0");
   REQUIRE_FALSE(bad);
   for (const char* at : {"action", "changes/lr", "copy_from", "average_of/1", "x", "reason"})
     CHECK(bad.error().text.find("/decisions/0/" + std::string{at} + ": ") != std::string::npos);
@@ -100,7 +103,8 @@ TEST_CASE("the policy none decides nothing and takes no options") {
 }
 
 TEST_CASE("a schedule sets what is listed for one or several or all trainers at its sync point") {
-  const auto p = made("schedule", R"({"at": [{"sync": 0, "trainer": "all", "set": {"lr": 0.1, "momentum": 0.5}},
+  const auto p =
+      made("schedule", R"({"at": [{"sync": 0, "trainer": "all", "set": {"lr": 0.1, "momentum": 0.5}},
                                              {"sync": 0, "trainer": "b", "set": {"lr": 0.2}},
                                              {"sync": 2, "trainer": ["a", "c"], "set": {"batch": 64}},
                                              {"sync": 3, "set": {"lr": 0.01}}]})");
@@ -131,10 +135,10 @@ TEST_CASE("faults of a schedule are reported together with their pointers") {
                                       {"sync": 1.5, "trainer": ["a", "x", 3], "set": {}},
                                       {"sync": 4294967296, "trainer": [], "set": []},
                                       {"sync": 1, "trainer": 1, "sett": {}}, 7]})",
-               {"/policy/at/0/sync", "/policy/at/1/sync", "/policy/at/1/trainer", "/policy/at/1/set/lr", "/policy/at/2/sync",
-                "/policy/at/2/trainer/1", "/policy/at/2/trainer/2", "/policy/at/2/set", "/policy/at/3/sync",
-                "/policy/at/3/trainer", "/policy/at/3/set", "/policy/at/4/trainer", "/policy/at/4/set", "/policy/at/4/sett",
-                "/policy/at/5"});
+               {"/policy/at/0/sync", "/policy/at/1/sync", "/policy/at/1/trainer", "/policy/at/1/set/lr",
+                "/policy/at/2/sync", "/policy/at/2/trainer/1", "/policy/at/2/trainer/2", "/policy/at/2/set",
+                "/policy/at/3/sync", "/policy/at/3/trainer", "/policy/at/3/set", "/policy/at/4/trainer",
+                "/policy/at/4/set", "/policy/at/4/sett", "/policy/at/5"});
 }
 
 TEST_CASE("averaging takes all trainers of the same signature") {
@@ -193,8 +197,8 @@ TEST_CASE("row 19: a trainer whose loss is not finite is kept out of the average
 
 TEST_CASE("faults of an average are reported together with their pointers") {
   check_faults("average", R"({"every": 0, "groups": [["a"], "b", ["a", "x"], ["b", "a"]], "evry": 1})",
-               {"/policy/every", "/policy/groups/0", "/policy/groups/1", "/policy/groups/2/1", "/policy/groups/3/1",
-                "/policy/evry"});
+               {"/policy/every", "/policy/groups/0", "/policy/groups/1", "/policy/groups/2/1",
+                "/policy/groups/3/1", "/policy/evry"});
   check_faults("average", R"({"groups": []})", {"/policy/groups"});
   check_faults("average", R"({"groups": "a"})", {"/policy/groups"});
 }

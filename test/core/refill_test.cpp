@@ -14,7 +14,7 @@ namespace {
 
 search_space lr_space() {
   return std::get<search_space>(
-    search_space::from_json(json::parse(R"({"lr": {"type": "uniform", "low": 0.01, "high": 1}})"), ""));
+      search_space::from_json(json::parse(R"({"lr": {"type": "uniform", "low": 0.01, "high": 1}})"), ""));
 }
 
 metadata healthy(trainer_id t, double lr = 0.1) {
@@ -74,7 +74,8 @@ TEST_CASE("row 20: without anyone healthy the place is filled by a fresh draw") 
   sick.loss = std::numeric_limits<double>::quiet_NaN();
   const std::vector<metadata> reports{healthy(0), sick, healthy(3)};
   // 0 is the failed one itself, 1 is sick, 3 is of another signature.
-  const auto plan = plan_refill({0, {{"lr", 0.5}, {"depth", std::int64_t{7}}}, "narrow", reports, odd_is_wide}, space, {}, rng);
+  const auto plan = plan_refill(
+      {0, {{"lr", 0.5}, {"depth", std::int64_t{7}}}, "narrow", reports, odd_is_wide}, space, {}, rng);
   REQUIRE(plan);
   CHECK_FALSE(plan->copy_from);
   CHECK(space.check(plan->hp, "").empty());

@@ -163,13 +163,34 @@ TEST_CASE("row 18: faulty bounds are refused together and each text names its ke
     "flag": {"type": "choice", "values": [1], "ordered": 1},
     "text": {"type": "uniform", "low": "small", "high": 1},
     "plain": 3, "bare": {}, "a/b": {"type": "uniform", "low": 2, "high": 1}})");
-  for (const char* at : {"reversed", "reversed_whole", "nan/low", "infinite/high", "zero/low", "zero_whole/low", "fraction/low",
-                         "open/high", "empty/values", "none/values", "twice/values/2", "nested/values/0",
-                         "not_a_number/values/0", "coarse/quantum", "backward/quantum", "fine/quantum", "wide", "stray/log",
-                         "unknown/type", "flag/ordered", "text/low", "plain", "bare", "a~1b"}) {
+  for (const char* at : {"reversed",
+                         "reversed_whole",
+                         "nan/low",
+                         "infinite/high",
+                         "zero/low",
+                         "zero_whole/low",
+                         "fraction/low",
+                         "open/high",
+                         "empty/values",
+                         "none/values",
+                         "twice/values/2",
+                         "nested/values/0",
+                         "not_a_number/values/0",
+                         "coarse/quantum",
+                         "backward/quantum",
+                         "fine/quantum",
+                         "wide",
+                         "stray/log",
+                         "unknown/type",
+                         "flag/ordered",
+                         "text/low",
+                         "plain",
+                         "bare",
+                         "a~1b"}) {
     CAPTURE(at);
     const auto start = "/search_space/" + std::string{at} + ": ";
-    CHECK(std::count_if(faults.begin(), faults.end(), [&](const error& f) { return f.text.starts_with(start); }) == 1);
+    CHECK(std::count_if(faults.begin(), faults.end(),
+                        [&](const error& f) { return f.text.starts_with(start); }) == 1);
   }
   CHECK(faults.size() == 24);
   CHECK(faults_of("[]").size() == 1);
@@ -254,11 +275,13 @@ TEST_CASE("a domain of one value stands still") {
 }
 
 TEST_CASE("a value that is missing or outside its domain is drawn afresh and others stay") {
-  const auto space = space_of(R"({"x": {"type": "uniform", "low": 1, "high": 2}, "n": {"type": "integer", "low": 3, "high": 5},
+  const auto space = space_of(
+      R"({"x": {"type": "uniform", "low": 1, "high": 2}, "n": {"type": "integer", "low": 3, "high": 5},
                                   "c": {"type": "choice", "values": ["a", "b"]}})");
   random_stream rng{1, "afresh"};
-  for (const value& bad : {value{}, value{"a lot"}, value{7.5}, value{std::numeric_limits<double>::quiet_NaN()},
-                           value{std::numeric_limits<double>::infinity()}, value{true}}) {
+  for (const value& bad :
+       {value{}, value{"a lot"}, value{7.5}, value{std::numeric_limits<double>::quiet_NaN()},
+        value{std::numeric_limits<double>::infinity()}, value{true}}) {
     const auto hp = space.perturb({{"x", bad}, {"n", bad}, {"c", bad}, {"other", 9.0}}, {1.2, 0}, rng);
     CHECK(space.check(hp, "").empty());
     CHECK(hp.size() == 4);
@@ -292,7 +315,8 @@ TEST_CASE("samples are inside every domain and reach both ends") {
 }
 
 TEST_CASE("the result has the type of the domain") {
-  const auto space = space_of(R"({"x": {"type": "uniform", "low": 0, "high": 10}, "n": {"type": "integer", "low": 0, "high": 10}})");
+  const auto space = space_of(
+      R"({"x": {"type": "uniform", "low": 0, "high": 10}, "n": {"type": "integer", "low": 0, "high": 10}})");
   const hyperparameters hp{{"x", std::int64_t{5}}, {"n", 5.0}};
   CHECK(space.check(hp, "").empty());
   random_stream rng{1, "type"};
@@ -304,16 +328,21 @@ TEST_CASE("the result has the type of the domain") {
 TEST_CASE("check names every value outside its domain and what is allowed") {
   const auto space = space_of(R"({"x": {"type": "uniform", "low": 0, "high": 1, "quantum": 0.5},
                                   "n": {"type": "integer", "low": 1, "high": 3}, "c": {"type": "choice", "values": ["a", 2]}})");
-  const auto faults = space.check({{"x", 0.3}, {"n", std::int64_t{0}}, {"c", "b"}, {"other", 1.0}}, "/trainers/0/hp");
+  const auto faults =
+      space.check({{"x", 0.3}, {"n", std::int64_t{0}}, {"c", "b"}, {"other", 1.0}}, "/trainers/0/hp");
   REQUIRE(faults.size() == 3);
   CHECK(faults[0].text == "/trainers/0/hp/c: is \"b\", but the search space allows only one of \"a\", 2");
-  CHECK(faults[1].text == "/trainers/0/hp/n: is 0, but the search space allows only a whole number from 1 to 3");
-  CHECK(faults[2].text == "/trainers/0/hp/x: is 0.3, but the search space allows only a number from 0.0 to 1.0 in steps of 0.5");
+  CHECK(faults[1].text ==
+        "/trainers/0/hp/n: is 0, but the search space allows only a whole number from 1 to 3");
+  CHECK(
+      faults[2].text ==
+      "/trainers/0/hp/x: is 0.3, but the search space allows only a number from 0.0 to 1.0 in steps of 0.5");
   CHECK(space.check({}, "").empty());
 }
 
 TEST_CASE("the same stream gives the same samples and perturbations") {
-  const auto space = space_of(R"({"x": {"type": "log_uniform", "low": 1e-5, "high": 1}, "n": {"type": "integer", "low": 1, "high": 99}})");
+  const auto space = space_of(
+      R"({"x": {"type": "log_uniform", "low": 1e-5, "high": 1}, "n": {"type": "integer", "low": 1, "high": 99}})");
   random_stream a{5, "replay"}, b{5, "replay"};
   auto hp_a = space.sample(a), hp_b = space.sample(b);
   for (int i = 0; i < 100; ++i) {
@@ -326,7 +355,8 @@ TEST_CASE("the same stream gives the same samples and perturbations") {
 TEST_CASE("a perturbation outside its limits is a broken precondition") {
   const auto space = space_of(R"({"x": {"type": "uniform", "low": 0, "high": 1}})");
   random_stream rng{1, "limits"};
-  for (const perturbation& how : {perturbation{1, 0}, perturbation{0.5, 0}, perturbation{std::nan(""), 0},
-                                  perturbation{1.2, -0.1}, perturbation{1.2, 1.1}, perturbation{1.2, std::nan("")}})
+  for (const perturbation& how :
+       {perturbation{1, 0}, perturbation{0.5, 0}, perturbation{std::nan(""), 0}, perturbation{1.2, -0.1},
+        perturbation{1.2, 1.1}, perturbation{1.2, std::nan("")}})
     CHECK_THROWS_AS(space.perturb({}, how, rng), std::invalid_argument);
 }

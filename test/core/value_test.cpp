@@ -22,10 +22,11 @@ value round_trip(const value& x) {
 } // namespace
 
 TEST_CASE("values survive JSON text with type and bits intact") {
-  for (const value& x : {value{}, value{true}, value{false}, value{std::int64_t{0}}, value{ints::max()}, value{ints::min()},
-                         value{0.0}, value{1.0}, value{0.1}, value{limits::denorm_min()}, value{limits::max()},
-                         value{limits::lowest()}, value{limits::infinity()}, value{-limits::infinity()},
-                         value{"sgd"}, value{""}, value{"\xc3\xa4 \"quoted\"\n"}}) {
+  for (const value& x :
+       {value{}, value{true}, value{false}, value{std::int64_t{0}}, value{ints::max()}, value{ints::min()},
+        value{0.0}, value{1.0}, value{0.1}, value{limits::denorm_min()}, value{limits::max()},
+        value{limits::lowest()}, value{limits::infinity()}, value{-limits::infinity()}, value{"sgd"},
+        value{""}, value{"\xc3\xa4 \"quoted\"\n"}}) {
     CAPTURE(to_string(x));
     CHECK(round_trip(x) == x);
   }
@@ -52,7 +53,8 @@ TEST_CASE("a value that is no scalar or no 64 bit integer is an error that says 
 }
 
 TEST_CASE("hyperparameters keep integers and doubles apart through JSON") {
-  const hyperparameters hp{{"lr", 0.01}, {"batch", std::int64_t{32}}, {"momentum", 1.0}, {"clip", {}}, {"opt", "sgd"}};
+  const hyperparameters hp{
+      {"lr", 0.01}, {"batch", std::int64_t{32}}, {"momentum", 1.0}, {"clip", {}}, {"opt", "sgd"}};
   const auto text = to_json(hp).dump();
   CHECK(text == R"({"batch":32,"clip":null,"lr":0.01,"momentum":1.0,"opt":"sgd"})");
   const auto back = hyperparameters_from_json(json::parse(text), "");
@@ -80,8 +82,10 @@ TEST_CASE("update takes over key by key and erase forgets") {
 }
 
 TEST_CASE("typed readings fall back when absent or null and name the key when wrong") {
-  const hyperparameters hp{{"lr", 0.01}, {"batch", std::int64_t{32}}, {"whole", 64.0}, {"none", {}},
-                           {"opt", "sgd"}, {"on", true}, {"huge", 1e19}, {"nan", limits::quiet_NaN()}};
+  const hyperparameters hp{{"lr", 0.01},    {"batch", std::int64_t{32}},
+                           {"whole", 64.0}, {"none", {}},
+                           {"opt", "sgd"},  {"on", true},
+                           {"huge", 1e19},  {"nan", limits::quiet_NaN()}};
   CHECK(hp.number("lr", 1).value() == 0.01);
   CHECK(hp.number("batch", 1).value() == 32.0);
   CHECK(hp.number("absent", 7).value() == 7.0);

@@ -18,8 +18,8 @@ public:
   /// Each device gets `capacity` thousandths (normally `whole`).
   explicit share_ledger(std::size_t devices, std::uint32_t capacity = whole);
   void add_devices(std::size_t n);
-  /// Takes `milli` from the device with the least but sufficient free share (best fit; lowest number on a tie);
-  /// nullopt: none has that much.
+  /// Takes `milli` from the device with the least but sufficient free share (best fit; lowest number on a
+  /// tie); nullopt: none has that much.
   std::optional<std::size_t> take(std::uint32_t milli);
   /// An error, and nothing changes, if there is no such device or more comes back than was taken.
   result<void> give_back(std::size_t device, std::uint32_t milli);
@@ -34,14 +34,14 @@ private:
 
 /// A place where trainers can live.
 struct slot_place {
-  std::uint32_t node = 0;   ///< 0: this process
-  std::uint32_t slot = 0;   ///< within the node
-  std::string device;       ///< id, for pins
+  std::uint32_t node = 0; ///< 0: this process
+  std::uint32_t slot = 0; ///< within the node
+  std::string device;     ///< id, for pins
   bool alive = true;
 };
 
-/// Which slot each trainer lives on: pins first, then to the slot with the fewest trainers (lowest node and slot on a tie).
-/// Deterministic. A pin that matches no living slot is an error naming trainer and pin.
+/// Which slot each trainer lives on: pins first, then to the slot with the fewest trainers (lowest node and
+/// slot on a tie). Deterministic. A pin that matches no living slot is an error naming trainer and pin.
 class placement {
 public:
   explicit placement(std::vector<slot_place> slots);
@@ -50,10 +50,10 @@ public:
   void add_slot(slot_place s);
   /// Its trainers are unplaced; they are returned in order.
   std::vector<trainer_id> lose_node(std::uint32_t node);
-  /// An index into slots(). `pin`: "" any; "3" the slot of that index; "2/0" node and slot; a device's id or, of a GPU's
-  /// id, its beginning ("GPU-8a"); "cuda" any GPU. ("cuda:1" is a matter of one machine: resolve it to an id first.) Of
-  /// several slots that match, the one with the fewest trainers. A trainer that is placed already moves, or stays where it
-  /// is after an error.
+  /// An index into slots(). `pin`: "" any; "3" the slot of that index; "2/0" node and slot; a device's id or,
+  /// of a GPU's id, its beginning ("GPU-8a"); "cuda" any GPU. ("cuda:1" is a matter of one machine: resolve
+  /// it to an id first.) Of several slots that match, the one with the fewest trainers. A trainer that is
+  /// placed already moves, or stays where it is after an error.
   result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin);
   void remove(trainer_id t);
   std::optional<std::size_t> where(trainer_id t) const;

@@ -22,16 +22,17 @@ namespace troupe::core {
 struct decision {
   enum class action : std::uint8_t { go_on, stop };
   action act = action::go_on;
-  hyperparameters changes;                 ///< applied after any weights; empty: none
-  std::optional<trainer_id> copy_from;     ///< take this trainer's weights and optimizer state, as it was parked
-  std::vector<trainer_id> average_of;      ///< take the mean of these trainers' weights (itself included or not)
-  std::string reason;                      ///< for people: "exploits b (accuracy 0.87 > 0.81)"
+  hyperparameters changes;             ///< applied after any weights; empty: none
+  std::optional<trainer_id> copy_from; ///< take this trainer's weights and optimizer state, as it was parked
+  std::vector<trainer_id> average_of;  ///< take the mean of these trainers' weights (itself included or not)
+  std::string reason;                  ///< for people: "exploits b (accuracy 0.87 > 0.81)"
 
   bool operator==(const decision&) const = default;
 };
 
 std::string_view to_string(decision::action x) noexcept; ///< "go_on", "stop"
-/// {"action": "go_on", "changes": {…}, "copy_from": 1, "average_of": [0, 1], "reason": "…"}; what is empty is left out.
+/// {"action": "go_on", "changes": {…}, "copy_from": 1, "average_of": [0, 1], "reason": "…"}; what is empty is
+/// left out.
 nlohmann::json to_json(const decision& x);
 /// "action" must be there; an unknown key is an error.
 result<decision> decision_from_json(const nlohmann::json& j, std::string_view where);
@@ -40,14 +41,16 @@ result<decision> decision_from_json(const nlohmann::json& j, std::string_view wh
 struct policy_input {
   sync_index index = 0;
   std::span<const metadata> reports;
-  /// By trainer number: the workload's signature; weights go only between equals. If it is empty, all are equal.
+  /// By trainer number: the workload's signature; weights go only between equals. If it is empty, all are
+  /// equal.
   std::function<std::string_view(trainer_id)> signature;
-  /// Asynchronous experiments ask for one trainer at a time; `reports` then has everyone's newest. Else empty.
+  /// Asynchronous experiments ask for one trainer at a time; `reports` then has everyone's newest. Else
+  /// empty.
   std::optional<trainer_id> only;
 };
 
-/// Decides at a sync point. A pure function of the input and the random stream, so a run can be replayed; keeps no state
-/// between sync points. Decisions that are missing mean "go on".
+/// Decides at a sync point. A pure function of the input and the random stream, so a run can be replayed;
+/// keeps no state between sync points. Decisions that are missing mean "go on".
 class policy {
 public:
   virtual ~policy() = default;
@@ -59,17 +62,17 @@ public:
 /// Policies by name, filled explicitly. "none", "schedule", "average" and "pbt" are Troupe's own.
 class policy_registry {
 public:
-  /// `options`: the experiment's "policy" object less "type". Appends faults (with JSON pointers below `where`) and may then
-  /// return null.
-  using factory = std::function<std::unique_ptr<policy>(const nlohmann::json& options, const search_space& space,
-                                                        std::span<const std::string> trainer_names, std::string_view where,
-                                                        std::vector<error>& faults)>;
+  /// `options`: the experiment's "policy" object less "type". Appends faults (with JSON pointers below
+  /// `where`) and may then return null.
+  using factory = std::function<std::unique_ptr<policy>(
+      const nlohmann::json& options, const search_space& space, std::span<const std::string> trainer_names,
+      std::string_view where, std::vector<error>& faults)>;
   /// Replaces an entry of the same name.
   void add(std::string type, factory make);
   /// An unknown type is a fault at `where`/type that lists the known ones.
-  std::unique_ptr<policy> make(std::string_view type, const nlohmann::json& options, const search_space& space,
-                               std::span<const std::string> trainer_names, std::string_view where,
-                               std::vector<error>& faults) const;
+  std::unique_ptr<policy> make(std::string_view type, const nlohmann::json& options,
+                               const search_space& space, std::span<const std::string> trainer_names,
+                               std::string_view where, std::vector<error>& faults) const;
   std::vector<std::string> names() const;
 
 private:
@@ -79,11 +82,12 @@ private:
 /// Troupe's own; docs/policies.md lists every option.
 policy_registry builtin_policies();
 
-/// Drops from `decisions` what cannot be done and says why in the decision's reason: weights from a trainer that did not
-/// report or is of another signature, a donor whose loss is not finite, an average of nothing. A decision that loses all its
-/// weights loses its changes too, as they were meant for those weights. Decisions about trainers that did not report (or,
-/// with `in.only`, about others) are dropped whole. Chains stay: a donor that is itself replaced or stopped still gives
-/// what it had when parked. Applied to every policy's answer.
+/// Drops from `decisions` what cannot be done and says why in the decision's reason: weights from a trainer
+/// that did not report or is of another signature, a donor whose loss is not finite, an average of nothing. A
+/// decision that loses all its weights loses its changes too, as they were meant for those weights. Decisions
+/// about trainers that did not report (or, with `in.only`, about others) are dropped whole. Chains stay: a
+/// donor that is itself replaced or stopped still gives what it had when parked. Applied to every policy's
+/// answer.
 void sanitize(std::map<trainer_id, decision>& decisions, const policy_input& in);
 
 } // namespace troupe::core

@@ -26,8 +26,8 @@ std::string to_string(const value& x);
 /// Numeric reading of an integer or double; `nullopt` for anything else.
 std::optional<double> as_number(const value& x) noexcept;
 
-/// JSON scalar to value; arrays, objects and integers beyond 64 signed bits are an error that names `where`. The strings
-/// "nan", "inf" and "-inf" are read as the doubles that `to_json` writes so.
+/// JSON scalar to value; arrays, objects and integers beyond 64 signed bits are an error that names `where`.
+/// The strings "nan", "inf" and "-inf" are read as the doubles that `to_json` writes so.
 result<value> value_from_json(const nlohmann::json& j, std::string_view where);
 /// A double that is not finite becomes the strings "nan", "inf", "-inf".
 nlohmann::json to_json(const value& x);
@@ -52,8 +52,8 @@ public:
   /// Takes over every value of `patch`, key by key.
   void update(const hyperparameters& patch);
 
-  /// The value as a number; `fallback` if the key is absent or null; an error text in the result if it is there
-  /// but is no number (or, for `integer`, has a fraction).
+  /// The value as a number; `fallback` if the key is absent or null; an error text in the result if it is
+  /// there but is no number (or, for `integer`, has a fraction).
   result<double> number(std::string_view name, double fallback) const;
   result<std::int64_t> integer(std::string_view name, std::int64_t fallback) const;
   result<bool> boolean(std::string_view name, bool fallback) const;
@@ -65,12 +65,13 @@ private:
   map_type values_;
 };
 
-/// `where` is a JSON pointer for error texts, such as "/trainers/0/hyperparameters". All faults are in one error's text.
+/// `where` is a JSON pointer for error texts, such as "/trainers/0/hyperparameters". All faults are in one
+/// error's text.
 result<hyperparameters> hyperparameters_from_json(const nlohmann::json& j, std::string_view where);
 nlohmann::json to_json(const hyperparameters& x);
 
-/// Parses "lr=0.01" or "optimizer=adamw" (a value that is no JSON scalar is taken as a string). Blanks around name and
-/// value are dropped; a quoted value is a JSON string.
+/// Parses "lr=0.01" or "optimizer=adamw" (a value that is no JSON scalar is taken as a string). Blanks around
+/// name and value are dropped; a quoted value is a JSON string.
 result<std::pair<std::string, value>> parse_assignment(std::string_view text);
 
 } // namespace troupe::core
