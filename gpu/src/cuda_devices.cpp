@@ -1,20 +1,53 @@
 #include <cstdio>
+#include <cstdlib>
+#include <string_view>
 
-#include <cuda_runtime_api.h>
-
+#include "cuda_support.hpp"
 #include "devices.hpp"
 
 namespace troupe::gpu::internal {
 
+std::string uuid_text(const cudaDeviceProp& p) {
+  const auto* u = reinterpret_cast<const unsigned char*>(p.uuid.bytes);
+  char text[48];
+  std::snprintf(text, sizeof text, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
+                u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+  const bool slice = std::string_view(p.name).find(" MIG ") != std::string_view::npos; // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+  return (slice ? "MIG-" : "GPU-") + std::string(text);
+}
+
+std::vector<std::string> cuda_library_folders() {
+  std::vector<std::string> out;
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"})
+    if (const char* home = std::getenv(name); home != nullptr && home[0] == '/')
+      out.push_back(std::string(home) + "/lib64");
+  out.emplace_back(TROUPE_CUDA_LIBRARY_DIR);
+  out.emplace_back("/usr/local/cuda/lib64");
+  return out;
+}
+
+std::vector<std::string> cuda_library_names(const std::string& stem) {
+  return {stem + ".so." + std::to_string(CUDART_VERSION / 1000), stem + ".so"};
+}
+
 void find_cuda_devices(device_report& report) {
   int count = 0;
   if (const auto rc = cudaGetDeviceCount(&count); rc != cudaSuccess) {
-    report.cuda_status = std::string(cudaGetErrorString(rc)) + " (" + cudaGetErrorName(rc) + ")";
     (void)cudaGetLastError(); // or the next call reports it again
+    int driver = 0;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+      report.cuda_status = "no NVIDIA driver is installed (libcuda.so.1 was not found)";
+    else if (rc == cudaErrorInsufficientDriver)
+      report.cuda_status = "the NVIDIA driver supports CUDA " + std::to_string(driver / 1000) + "." +
+                           std::to_string(driver % 1000 / 10) + ", Troupe was built with " +
+                           std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
+                           ": update the driver";
+    else
+      report.cuda_status = std::string(cudaGetErrorString(rc)) + " (" + cudaGetErrorName(rc) + ")";
     return;
   }
   if (count == 0) {
-    report.cuda_status = "the driver reports no device";
+    report.cuda_status = "the NVIDIA driver reports no GPU (is CUDA_VISIBLE_DEVICES empty?)";
     return;
   }
   report.cuda_status = "ok";
@@ -28,15 +61,11 @@ void find_cuda_devices(device_report& report) {
     device_info d;
     d.kind = device_kind::cuda;
     d.ordinal = i;
+    d.id = uuid_text(p);
     d.name = p.name;
     d.memory_bytes = p.totalGlobalMem;
     d.compute_major = p.major;
     d.compute_minor = p.minor;
-    const auto* u = reinterpret_cast<const unsigned char*>(p.uuid.bytes);
-    char text[48];
-    std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
-                  u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-    d.id = text;
     report.devices.push_back(std::move(d));
   }
 }

@@ -1,29 +1,20 @@
 #include <limits>
 
-#include <dlfcn.h>
-
 #include "matrix_libraries.hpp"
+#include "shared_library.hpp"
 
 namespace troupe::gpu::internal {
 
 std::unique_ptr<openblas> openblas::load(std::string* why) {
-  void* lib = nullptr;
-  for (const char* name : {"libopenblas.so.0", "libopenblas.so"})
-    if (lib == nullptr)
-      lib = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (lib == nullptr) {
-    if (why != nullptr)
-      *why = ::dlerror();
-    return nullptr;
-  }
+  std::string text;
+  const auto lib = shared_library::open({"libopenblas.so.0", "libopenblas.so"}, {}, text);
   std::unique_ptr<openblas> out(new openblas);
-  out->sgemm_ = reinterpret_cast<decltype(out->sgemm_)>(::dlsym(lib, "cblas_sgemm"));
-  out->config_ = reinterpret_cast<decltype(out->config_)>(::dlsym(lib, "openblas_get_config"));
-  auto* const set = reinterpret_cast<void (*)(int)>(::dlsym(lib, "openblas_set_num_threads"));
-  auto* const get = reinterpret_cast<int (*)()>(::dlsym(lib, "openblas_get_num_threads"));
-  if (out->sgemm_ == nullptr || out->config_ == nullptr || set == nullptr || get == nullptr) {
+  void (*set)(int) = nullptr;
+  int (*get)() = nullptr;
+  if (!lib || !lib->get(out->sgemm_, "cblas_sgemm", text) || !lib->get(out->config_, "openblas_get_config", text) ||
+      !lib->get(set, "openblas_set_num_threads", text) || !lib->get(get, "openblas_get_num_threads", text)) {
     if (why != nullptr)
-      *why = "the library lacks cblas_sgemm or openblas_set_num_threads";
+      *why = text;
     return nullptr;
   }
   if (get() != 1) // one for the whole process; parallelism is across trainers

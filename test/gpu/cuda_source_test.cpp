@@ -1,0 +1,107 @@
+#include "troupe/gpu/cuda_source.hpp"
+
+#include <cstdlib>
+#include <optional>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+using namespace troupe;
+using namespace troupe::gpu;
+
+namespace {
+
+const cuda_source scale{
+    "template <class T> __global__ void scale(T* x, T f, int n) {\n"
+    "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    "  if (i < n) x[i] *= f;\n"
+    "}\n"
+    "extern \"C\" __global__ void set(int* x, int value) { x[threadIdx.x] = value + OFFSET; }\n",
+    {"scale<float>", "set"},
+    {"-DOFFSET=2"},
+    "scale.cu"};
+
+/// Null, after a message, where NVRTC is absent; a failure where CUDA is required.
+std::optional<core::result<cuda_binary>> compile(const cuda_source& s, int major = 9, int minor = 0) {
+  auto r = compile_cuda(s, major, minor);
+  if (!r && (r.error().text.find("cannot be loaded") != std::string::npos ||
+             r.error().text.find("built without CUDA") != std::string::npos)) {
+    if (std::getenv("TROUPE_REQUIRE_CUDA") != nullptr)
+      FAIL(r.error().text);
+    MESSAGE("not tested: " << r.error().text);
+    return std::nullopt;
+  }
+  return r;
+}
+
+std::string text_of_failure(auto&& f) {
+  try {
+    f();
+  } catch (const device_error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+} // namespace
+
+TEST_CASE("a source compiles without a GPU and its kernels are found by their C++ names") {
+  auto r = compile(scale);
+  if (!r)
+    return;
+  REQUIRE(*r);
+  CHECK((*r)->image.substr(1, 3) == "ELF");
+  REQUIRE((*r)->entry_names.size() == 2);
+  CHECK((*r)->entry_names[0].find("scale") != std::string::npos);
+  CHECK((*r)->entry_names[1] == "set");
+}
+
+TEST_CASE("for a device newer than the compiler the result is PTX") {
+  if (auto r = compile(scale, 99, 9)) {
+    REQUIRE(*r);
+    CHECK((*r)->image.find(".target sm_") != std::string::npos);
+  }
+}
+
+TEST_CASE("a faulty source gives the compiler's log with file and line") {
+  auto bad = scale;
+  bad.text += "__global__ void broken() { undeclared = 1; }\n";
+  if (auto r = compile(bad)) {
+    REQUIRE_FALSE(*r);
+    CHECK(r->error().code == core::errc::invalid_argument);
+    CHECK(r->error().text.find("scale.cu(6)") != std::string::npos);
+    CHECK(r->error().text.find("undeclared") != std::string::npos);
+  }
+}
+
+TEST_CASE("unknown kernels and options and devices are refused") {
+  auto bad = scale;
+  bad.kernels.emplace_back("missing");
+  if (auto r = compile(bad)) {
+    REQUIRE_FALSE(*r);
+    CHECK(r->error().text.find("missing") != std::string::npos);
+  }
+  bad = scale;
+  bad.options.emplace_back("--no-such-option");
+  if (auto r = compile(bad))
+    CHECK(r->error().text.find("no-such-option") != std::string::npos);
+  if (auto r = compile(scale, 1, 0))
+    CHECK(r->error().text.find("compute capability 1.0") != std::string::npos);
+}
+
+TEST_CASE("CUDA source is refused on a CPU slot with the slot and the file named") {
+  slot_options o;
+  o.device = find_devices().devices.front();
+  o.index = 3;
+  context ctx(o);
+  const auto text = text_of_failure([&] { cuda_module m(ctx, scale); });
+  CHECK(text.find("slot 3 (cpu)") != std::string::npos);
+  CHECK(text.find("scale.cu") != std::string::npos);
+}
+
+TEST_CASE("an extent covers all elements") {
+  CHECK(cuda_extent::cover(0).grid[0] == 1);
+  CHECK(cuda_extent::cover(256).grid[0] == 1);
+  CHECK(cuda_extent::cover(257).grid[0] == 2);
+  CHECK(cuda_extent::cover(10, 4).grid[0] == 3);
+}
