@@ -83,7 +83,7 @@ struct experiment {
   std::vector<slot_request> slots;   ///< empty: the command line decides
   double quantum_ms = 2.0;
   std::string math = "fp32";         ///< "fp32" or "tf32" on GPUs
-  std::string text;                  ///< the file itself, kept in the run directory
+  std::string text;                  ///< the file itself, kept in the run directory; empty: `experiment_text` is kept
 };
 
 /// What can check the parts that core does not know.
@@ -105,5 +105,9 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
 /// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` is not allowed.
 std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view text, const experiment& of,
                                                              const experiment_checkers& with);
+
+/// An experiment file that parses to the same experiment, with every key given: for experiments made in code, and to show
+/// what defaults and draws came to. `x.text` is not looked at.
+std::string experiment_text(const experiment& x);
 
 } // namespace troupe::core

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/core/checkpoint_set.hpp"
+#include "troupe/core/metadata.hpp"
+#include "troupe/core/result.hpp"
+
+namespace troupe::core {
+
+/// What a run's record says of one trainer.
+struct trainer_record {
+  enum class status : std::uint8_t { not_started, running, finished, failed };
+
+  trainer_id trainer = 0;
+  std::string name;
+  status state = status::not_started;
+  std::uint32_t incarnation = 0;  ///< the newest
+  std::uint64_t step = 0;         ///< the newest on record
+  std::string reason;             ///< why it failed or stopped
+  std::optional<metadata> last;   ///< its newest report
+  std::string added;              ///< the text it was added with while the run was going (see `parse_trainer`); else empty
+};
+
+std::string_view to_string(trainer_record::status x) noexcept;
+
+/// A checkpoint set whose files are all there.
+struct recorded_set {
+  checkpoint_set set;
+  std::uint64_t position = 0; ///< bytes of the record up to and including the set: `read_run` with it gives the state then
+};
+
+/// A run as its directory tells it.
+struct run_record {
+  std::string experiment_text;
+  std::vector<trainer_record> trainers;   ///< by number, without gaps
+  std::optional<sync_index> last_sync;    ///< the newest sync point that was decided
+  std::vector<recorded_set> sets;         ///< in the order in which they were completed
+  std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "stopped"; empty: it did not end
+  std::string outcome_reason;
+  bool torn = false;                      ///< a last line without its end was left out
+};
+
+/// Reads a run directory; does not disturb a run that is going on. `up_to`: only so many bytes of the record.
+/// Errors: `not_found` (no run there), `io` (a line is damaged; with its number).
+result<run_record> read_run(const std::string& path, std::uint64_t up_to = UINT64_MAX);
+
+/// Calls `visit(kind, line)` for every whole line of the record, in order, one at a time. `line` may be moved from. Returns
+/// whether a torn last line was left out.
+result<bool> visit_run(const std::string& path, const std::function<void(std::string_view kind, nlohmann::json& line)>& visit);
+
+/// True if some program has this run directory open for writing.
+bool is_run_in_use(const std::string& path);
+
+/// Index into `run.sets` of the newest set whose files are all intact (each is read whole and its hash verified); nullopt: there
+/// is none, so the run starts from the beginning. Damage found on the way is appended to `damage`.
+std::optional<std::size_t> newest_usable_set(const std::string& path, const run_record& run, std::vector<error>& damage);
+
+} // namespace troupe::core
