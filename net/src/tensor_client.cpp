@@ -5,8 +5,10 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -142,9 +144,10 @@ asio::awaitable<void> tensor_client::impl::drain(std::shared_ptr<peer> p) {
       // The server may have closed a kept connection just now: that says nothing about the blob.
       if (!*x && x->error().code == core::errc::io && reused && !p->answered && !stopping)
         x.emplace(co_await fetch_one(*p, r.id));
-    } catch (const std::exception& e) { // out of memory
+    } catch (const std::exception& e) {
       p->close();
-      x.emplace(core::error{core::errc::out_of_memory,
+      const bool memory = dynamic_cast<const std::bad_alloc*>(&e) || dynamic_cast<const std::length_error*>(&e);
+      x.emplace(core::error{memory ? core::errc::out_of_memory : core::errc::io,
                             "fetching blob " + std::to_string(r.id) + " from " + p->name() + ": " + e.what()});
     }
     finish(r.done, std::move(*x));
