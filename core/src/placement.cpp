@@ -90,14 +90,26 @@ void placement::add_slot(slot_place s) {
   *known = std::move(s);
 }
 
+void placement::lose(std::size_t i, std::vector<trainer_id>& out) {
+  slots_[i].alive = false;
+  out.insert(out.end(), on_slot_[i].begin(), on_slot_[i].end());
+  on_slot_[i].clear();
+}
+
 std::vector<trainer_id> placement::lose_node(std::uint32_t node) {
   std::vector<trainer_id> out;
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (slots_[i].node == node) {
-      slots_[i].alive = false;
-      out.insert(out.end(), on_slot_[i].begin(), on_slot_[i].end());
-      on_slot_[i].clear();
-    }
+    if (slots_[i].node == node)
+      lose(i, out);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<trainer_id> placement::lose_slot(std::uint32_t node, std::uint32_t slot) {
+  std::vector<trainer_id> out;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].node == node && slots_[i].slot == slot)
+      lose(i, out);
   std::sort(out.begin(), out.end());
   return out;
 }

@@ -123,6 +123,17 @@ TEST_CASE("a lost node's trainers are unplaced in order and go elsewhere") {
   CHECK(p.place(0, "t", "").error().code == errc::refused);
 }
 
+TEST_CASE("a lost slot gives its trainers back and takes no more") {
+  placement p({{0, 0, "cpu"}, {0, 1, "cpu"}});
+  for (trainer_id t = 0; t < 4; ++t)
+    CHECK(p.place(t, "t", ""));
+  CHECK(p.lose_slot(0, 1) == std::vector<trainer_id>{1, 3});
+  CHECK(p.lose_slot(0, 1).empty());
+  CHECK(p.lose_slot(7, 0).empty());
+  CHECK(*p.place(1, "t", "") == 0);
+  CHECK_FALSE(p.where(3));
+}
+
 TEST_CASE("a node that comes back takes its old places") {
   placement p{{{0, 0, "cpu"}, {1, 0, "cpu"}}};
   (void)p.lose_node(1);

@@ -71,13 +71,15 @@ TROUPE_INSPECT(pause_training, to)
 struct resume_training { trainer_ref to; };
 TROUPE_INSPECT(resume_training, to)
 
-/// Takes effect whole at the next step boundary, or is refused whole.
+/// Takes effect whole at the next step boundary, or is refused whole. `check_only`: nothing takes effect, the push_ack says
+/// whether it would (so that a push to many is refused for all if it is wrong for one).
 struct push_hyperparameters {
   trainer_ref to;
   std::uint64_t request = 0; ///< comes back in push_ack
   wire_hyperparameters changes;
+  bool check_only = false;
 };
-TROUPE_INSPECT(push_hyperparameters, to, request, changes)
+TROUPE_INSPECT(push_hyperparameters, to, request, changes, check_only)
 
 /// Meet at sync point `sync` at the next step boundary (sync points by the clock).
 struct call_sync { trainer_ref to; std::uint32_t sync = 0; };

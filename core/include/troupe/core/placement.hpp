@@ -50,6 +50,8 @@ public:
   void add_slot(slot_place s);
   /// Its trainers are unplaced; they are returned in order.
   std::vector<trainer_id> lose_node(std::uint32_t node);
+  /// Takes no more trainers; its own are unplaced and returned in order.
+  std::vector<trainer_id> lose_slot(std::uint32_t node, std::uint32_t slot);
   /// An index into slots(). `pin`: "" any; "3" the slot of that index; "2/0" node and slot; a device's id or,
   /// of a GPU's id, its beginning ("GPU-8a"); "cuda" any GPU. ("cuda:1" is a matter of one machine: resolve
   /// it to an id first.) Of several slots that match, the one with the fewest trainers. A trainer that is
@@ -62,6 +64,8 @@ public:
   std::size_t load(std::size_t slot) const;
 
 private:
+  void lose(std::size_t i, std::vector<trainer_id>& out);
+
   std::vector<slot_place> slots_;
   std::vector<std::vector<trainer_id>> on_slot_;
 };
