@@ -117,6 +117,10 @@ private:
     auto i = j.find(key);
     return i != j.end() && i->is_number_unsigned() ? std::optional{i->get<std::uint64_t>()} : std::nullopt;
   }
+  static bool flag(const json& j, const char* key) {
+    auto i = j.find(key);
+    return i != j.end() && i->is_boolean() && i->get<bool>();
+  }
   static std::string text(const json& j, const char* key) {
     auto i = j.find(key);
     return i != j.end() && i->is_string() ? i->get<std::string>() : std::string{};
@@ -168,11 +172,13 @@ private:
       return;
     if (kind == "trainer_started") {
       x->state = trainer_record::status::running;
+      x->stopped = false;
       x->reason.clear();
     } else if (kind == "trainer_added") {
       x->added = text(j, "text");
     } else if (kind == "trainer_finished") {
       x->state = trainer_record::status::finished;
+      x->stopped = flag(j, "stopped");
       x->reason = text(j, "reason");
       if (auto i = j.find("metadata"); i != j.end())
         if (auto m = metadata_from_json(*i, "")) {
@@ -181,8 +187,7 @@ private:
         }
     } else if (kind == "trainer_failed") {
       x->reason = text(j, "reason");
-      auto final = j.find("final");
-      if (final != j.end() && *final == true)
+      if (flag(j, "final"))
         x->state = trainer_record::status::failed;
     }
   }

@@ -24,6 +24,7 @@ struct trainer_record {
   status state = status::not_started;
   std::uint32_t incarnation = 0;  ///< the newest
   std::uint64_t step = 0;         ///< the newest on record
+  bool stopped = false;           ///< finished before its stop step
   std::string reason;             ///< why it failed or stopped
   std::optional<metadata> last;   ///< its newest report
   std::string added;              ///< the text it was added with while the run was going (see `parse_trainer`); else empty
@@ -43,7 +44,7 @@ struct run_record {
   std::vector<trainer_record> trainers;   ///< by number, without gaps
   std::optional<sync_index> last_sync;    ///< the newest sync point that was decided
   std::vector<recorded_set> sets;         ///< in the order in which they were completed
-  std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "stopped"; empty: it did not end
+  std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "interrupted"; empty: it did not end
   std::string outcome_reason;
   bool torn = false;                      ///< a last line without its end was left out
 };
