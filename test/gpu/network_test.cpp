@@ -1,0 +1,312 @@
+#include "troupe/gpu/network.hpp"
+
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include <doctest/doctest.h>
+
+#include "gpu/model_support.hpp"
+
+using namespace troupe;
+using namespace troupe::gpu;
+using namespace model_test;
+
+namespace {
+
+/// K networks on generated data with one loaded batch, whose loss is a function of the weights.
+struct probe {
+  context& ctx;
+  dataset_ptr data;
+  resident_data resident;
+  network net;
+  std::int64_t members;
+  buffer params, counters, gradient;
+  network::pass pass;
+
+  probe(context& c, network_spec spec, std::int64_t k, const nlohmann::json& data_options, float dropout = 0)
+    : ctx(c), data(make(data_options)), resident(ctx, data), net(ctx, complete(std::move(spec), *data), k, rows), members(k) {
+    params = ctx.allocate_of<member_params>(static_cast<std::size_t>(k));
+    counters = ctx.allocate_of<member_counters>(static_cast<std::size_t>(k));
+    gradient = ctx.allocate_of<float>(static_cast<std::size_t>(k * net.stride()));
+    member_params p;
+    p.dropout = dropout;
+    p.label_smoothing = 0.1F;
+    for (std::int64_t i = 0; i < k; ++i) {
+      ctx.upload(params.as<member_params>() + i, &p, sizeof p);
+      net.initialise(i, 100 + static_cast<std::uint64_t>(i));
+    }
+    pass.rows = rows;
+    pass.dropout = dropout > 0;
+    pass.move_statistics = false;
+    pass.params = params.as<member_params>();
+    pass.counters = counters.as<member_counters>();
+    reset_counters();
+    net.load_input(resident.train(), pass.counters, -1, rows);
+  }
+
+  static constexpr std::int64_t rows = 12;
+
+  static dataset_ptr make(const nlohmann::json& options) {
+    std::vector<core::error> faults;
+    return std::make_shared<const dataset>(make_synthetic(data_spec::from_json(options, "", faults)));
+  }
+  static network_spec complete(network_spec s, const dataset& d) {
+    s.features = d.features;
+    s.classes = d.classes;
+    s.height = d.height;
+    s.width = d.width;
+    s.channels = d.channels;
+    return s;
+  }
+
+  void reset_counters() {
+    for (std::int64_t i = 0; i < members; ++i) {
+      member_counters c;
+      c.seed = 7 + static_cast<std::uint64_t>(i);
+      ctx.upload(counters.as<member_counters>() + i, &c, sizeof c);
+    }
+  }
+
+  double loss(std::int64_t member) {
+    reset_counters();
+    net.forward(pass);
+    net.loss(pass);
+    member_counters c;
+    ctx.download(&c, counters.as<member_counters>() + member, sizeof c);
+    CHECK(c.not_finite == 0);
+    return static_cast<double>(c.loss_sum);
+  }
+
+  std::vector<float> gradient_of(std::int64_t member) {
+    reset_counters();
+    ctx.zero(gradient.data(), gradient.size());
+    net.forward(pass);
+    net.backward(pass, {gradient.as<float>(), 0, gradient.as<float>()});
+    std::vector<float> out(static_cast<std::size_t>(net.stride()));
+    ctx.download(out.data(), gradient.as<float>() + member * net.stride(), out.size() * sizeof(float));
+    return out;
+  }
+
+  std::vector<float> weights_of(std::int64_t member) {
+    std::vector<float> out(static_cast<std::size_t>(net.stride()));
+    ctx.download(out.data(), net.weights() + member * net.stride(), out.size() * sizeof(float));
+    return out;
+  }
+  void set_weights(std::int64_t member, const std::vector<float>& w) {
+    ctx.upload(net.weights() + member * net.stride(), std::span<const float>(w));
+    net.weights_changed();
+  }
+};
+
+double norm(const float* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return std::sqrt(sum);
+}
+
+/// For every array of weights: the loss's slope along its gradient is the gradient's length.
+void check_against_finite_differences(network_spec spec, const nlohmann::json& data, double tolerance, float dropout = 0) {
+  context ctx(cpu_slot());
+  probe p(ctx, std::move(spec), 2, data, dropout);
+  const std::int64_t member = 1;
+  const auto g = p.gradient_of(member);
+  const auto w = p.weights_of(member);
+  for (const auto& array : p.net.parameters()) {
+    const auto* slope = g.data() + array.offset;
+    const auto length = norm(slope, array.size);
+    CAPTURE(array.name);
+    REQUIRE(length > 1e-4);
+    const double step = 2e-2;
+    auto moved = [&](double by) {
+      auto x = w;
+      for (std::int64_t i = 0; i < array.size; ++i)
+        x[static_cast<std::size_t>(array.offset + i)] += static_cast<float>(by * static_cast<double>(slope[i]) / length);
+      p.set_weights(member, x);
+      return p.loss(member);
+    };
+    // Fourth order, so that a large step is exact enough and rounding does not matter.
+    const double found = (8 * (moved(step) - moved(-step)) - (moved(2 * step) - moved(-2 * step))) / (12 * step);
+    p.set_weights(member, w);
+    CHECK(found == doctest::Approx(length).epsilon(tolerance));
+  }
+}
+
+network_spec mlp(activation act, norm_kind norm = norm_kind::none) {
+  network_spec s;
+  s.hidden = {20, 12};
+  s.act = act;
+  s.norm = norm;
+  return s;
+}
+
+network_spec cnn(activation act, norm_kind norm = norm_kind::none) {
+  network_spec s;
+  s.conv = {{6, 3, 1, 1, 2}, {5, 3, 2, 1, 1}};
+  s.hidden = {10};
+  s.act = act;
+  s.norm = norm;
+  return s;
+}
+
+} // namespace
+
+TEST_CASE("gradients of dense networks agree with finite differences") {
+  for (auto norm : {norm_kind::none, norm_kind::layer, norm_kind::batch}) {
+    CAPTURE(to_string(norm));
+    check_against_finite_differences(mlp(activation::gelu, norm), small_data(), 2e-3);
+    check_against_finite_differences(mlp(activation::none, norm), small_data(), 2e-3);
+    check_against_finite_differences(mlp(activation::relu, norm), small_data(), 3e-2);
+  }
+}
+
+TEST_CASE("gradients with dropout agree with finite differences under the same mask") {
+  check_against_finite_differences(mlp(activation::gelu), small_data(), 2e-3, 0.3F);
+  check_against_finite_differences(mlp(activation::relu, norm_kind::layer), small_data(), 3e-2, 0.3F);
+}
+
+TEST_CASE("gradients of convolutional networks agree with finite differences") {
+  for (auto norm : {norm_kind::none, norm_kind::batch}) {
+    CAPTURE(to_string(norm));
+    check_against_finite_differences(cnn(activation::gelu, norm), small_images(), 1e-2);
+    check_against_finite_differences(cnn(activation::relu, norm), small_images(), 3e-2);
+  }
+}
+
+TEST_CASE("a member of a group computes what it computes alone") {
+  for (auto precision : {precision_kind::fp32, precision_kind::bf16}) {
+    auto spec = cnn(activation::relu, norm_kind::batch);
+    spec.precision = precision;
+    context ctx(cpu_slot());
+    probe group(ctx, spec, 3, small_images());
+    const auto in_group = group.gradient_of(2);
+    const auto weights = group.weights_of(2);
+    probe alone(ctx, spec, 1, small_images());
+    alone.set_weights(0, weights);
+    // The same batch: the seeds of members differ, so the lone one takes the third member's.
+    member_counters c;
+    c.seed = 9;
+    ctx.upload(alone.counters.as<member_counters>(), &c, sizeof c);
+    alone.net.load_input(alone.resident.train(), alone.pass.counters, -1, probe::rows);
+    CHECK(alone.gradient_of(0) == in_group);
+  }
+}
+
+TEST_CASE("bf16 products stay near fp32 products") {
+  for (const bool images : {false, true}) {
+    auto spec = images ? cnn(activation::relu) : mlp(activation::relu);
+    const auto data = images ? small_images() : small_data();
+    context ctx(cpu_slot());
+    probe full(ctx, spec, 1, data);
+    spec.precision = precision_kind::bf16;
+    probe half(ctx, spec, 1, data);
+    CHECK(half.loss(0) == doctest::Approx(full.loss(0)).epsilon(0.01));
+    const auto a = full.gradient_of(0), b = half.gradient_of(0);
+    std::vector<float> difference(a.size());
+    for (std::size_t i = 0; i < a.size(); ++i)
+      difference[i] = a[i] - b[i];
+    const auto n = static_cast<std::int64_t>(a.size());
+    CHECK(norm(difference.data(), n) > 0);
+    CHECK(norm(difference.data(), n) < 0.05 * norm(a.data(), n));
+  }
+}
+
+TEST_CASE("products add to the scaled contents of their target") {
+  for (const bool images : {false, true}) {
+    context ctx(cpu_slot());
+    probe p(ctx, images ? cnn(activation::relu) : mlp(activation::relu), 1, images ? small_images() : small_data());
+    const auto g = p.gradient_of(0);
+    std::vector<float> ones(g.size(), 1.0F);
+    ctx.upload(p.gradient.data(), std::span<const float>(ones));
+    auto vectors = ctx.allocate_of<float>(g.size());
+    p.net.forward(p.pass);
+    p.net.backward(p.pass, {p.gradient.as<float>(), 0.5F, vectors.as<float>()});
+    std::vector<float> sum(g.size());
+    ctx.download(sum.data(), p.gradient.data(), sum.size() * sizeof(float));
+    for (const auto& array : p.net.parameters()) {
+      const auto i = static_cast<std::size_t>(array.offset + array.size / 2);
+      if (array.offset < p.net.matrix_size())
+        CHECK(sum[i] == doctest::Approx(g[i] + 0.5F).epsilon(1e-5));
+      else
+        CHECK(sum[i] == 1.0F); // vectors have a place of their own
+    }
+  }
+}
+
+TEST_CASE("weights start uniform within the bound of their fan-in and depend on the seed alone") {
+  context ctx(cpu_slot());
+  probe p(ctx, mlp(activation::relu), 2, small_data());
+  p.net.initialise(0, 5);
+  p.net.initialise(1, 5);
+  CHECK(p.weights_of(0) == p.weights_of(1));
+  p.net.initialise(1, 6);
+  CHECK(p.weights_of(0) != p.weights_of(1));
+  const auto w = p.weights_of(0);
+  for (const auto& array : p.net.parameters()) {
+    const auto bound = 1 / std::sqrt(static_cast<float>(array.fan_in));
+    const auto* x = w.data() + array.offset;
+    const auto [low, high] = std::minmax_element(x, x + array.size);
+    CHECK(*low >= -bound);
+    CHECK(*high < bound);
+    if (array.size > 100) {
+      CHECK(*high > 0.9F * bound);
+      CHECK(norm(x, array.size) == doctest::Approx(bound * std::sqrt(static_cast<double>(array.size) / 3)).epsilon(0.1));
+    }
+  }
+}
+
+TEST_CASE("batch normalisation's running statistics serve passes that do not train") {
+  context ctx(cpu_slot());
+  probe p(ctx, mlp(activation::relu, norm_kind::batch), 1, small_data());
+  const auto before = p.loss(0);
+  p.pass.training = false;
+  const auto untrained = p.loss(0);
+  CHECK(untrained != before); // running mean 0 and variance 1 so far
+  p.pass.training = p.pass.move_statistics = true;
+  for (int i = 0; i < 200; ++i)
+    p.net.forward(p.pass);
+  p.pass.training = false;
+  // After so many passes over one batch they are that batch's, but for the variance's n / (n - 1).
+  CHECK(p.loss(0) == doctest::Approx(before).epsilon(0.05));
+}
+
+TEST_CASE("specs that make no network are refused with the reason") {
+  context ctx(cpu_slot());
+  auto refused = [&](const network_spec& s) {
+    return thrown_text([&] { network(ctx, s, 1, 4); });
+  };
+  network_spec s;
+  CHECK(mentions(refused(s), "at least 1 feature and 2 classes"));
+  s.features = 64;
+  s.classes = 3;
+  CHECK(refused(s).empty());
+  s.conv = {{}};
+  CHECK(mentions(refused(s), "convolutions need images"));
+  s.height = s.width = 8;
+  s.channels = 1;
+  CHECK(refused(s).empty());
+  s.conv = {{4, 11, 1, 1, 1}};
+  CHECK(mentions(refused(s), "conv0 has a kernel of 11, larger than its image of 8 x 8"));
+  s.conv = {{4, 3, 1, 3, 1}};
+  CHECK(mentions(refused(s), "padding of 3"));
+  s.conv = {{4, 3, 1, 1, 4}, {4, 3, 1, 1, 4}};
+  CHECK(mentions(refused(s), "conv1 pools 4 x 4 pixels of an image of 2 x 2"));
+  s.conv = {{}};
+  s.norm = norm_kind::layer;
+  CHECK(mentions(refused(s), "layer normalisation"));
+  CHECK(mentions(thrown_text([&] { network(ctx, mlp(activation::relu), 1, 4); }), "at least 1 feature"));
+}
+
+TEST_CASE("the work of a step is counted in products") {
+  context ctx(cpu_slot());
+  network_spec s;
+  s.features = 784;
+  s.classes = 10;
+  s.hidden = {256, 256};
+  const network net(ctx, s, 1, 128);
+  // 155.1 MFLOP for a batch of 128, as a hand count gives.
+  CHECK(net.flops_per_example() * 128 == doctest::Approx(155.1e6).epsilon(1e-3));
+  CHECK(net.size() >= 269322);
+  CHECK(net.memory_bytes() <= ctx.memory_used());
+}
