@@ -4,6 +4,8 @@
 #include <span>
 #include <stdexcept>
 
+#include "option_reader.hpp"
+
 namespace troupe::gpu {
 
 basic_workload::basic_workload(std::string kind, const workload_config& cfg)
@@ -72,8 +74,8 @@ std::string basic_workload::fault_of(std::string_view key, const core::value& x)
   const auto n = core::as_number(x);
   if (n && *n >= t->low && *n <= t->high)
     return {};
-  return t->name + ": must be a number from " + core::to_string(core::value(t->low)) + " to "
-         + core::to_string(core::value(t->high)) + ", not " + core::to_string(x);
+  return t->name + ": must be a number from " + internal::bound_text(t->low) + " to "
+         + internal::bound_text(t->high) + ", not " + core::to_string(x);
 }
 
 void basic_workload::refuse_unknown(const workload_config& cfg) const {

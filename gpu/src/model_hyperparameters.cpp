@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "option_reader.hpp"
+
 namespace troupe::gpu::internal {
 
 namespace {
@@ -75,7 +77,7 @@ std::string known_names(optimizer_kind optimizer) {
 
 std::string range_text(const rule& r) {
   return "must be a " + std::string(r.is == form::whole ? "whole number" : "number") + (r.low_open ? " above " : " from ")
-         + core::to_string(value(r.low)) + (r.high_open ? " to below " : " to ") + core::to_string(value(r.high));
+         + bound_text(r.low) + (r.high_open ? " to below " : " to ") + bound_text(r.high);
 }
 
 std::string value_fault(const rule& r, const value& x) {

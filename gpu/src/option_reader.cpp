@@ -1,7 +1,8 @@
 #include "option_reader.hpp"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
+#include <cstdio>
 
 namespace troupe::gpu::internal {
 
@@ -12,10 +13,6 @@ namespace {
 std::string shown(const json& j) {
   auto text = j.dump(-1, ' ', false, json::error_handler_t::replace);
   return text.size() <= 60 ? text : text.substr(0, 57) + "...";
-}
-
-std::string shown(double x) {
-  return json(x).dump();
 }
 
 } // namespace
@@ -31,6 +28,12 @@ std::string pointer_token(std::string_view key) {
       out += c;
   }
   return out;
+}
+
+std::string bound_text(double x) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.10g", x);
+  return text.data();
 }
 
 option_reader::option_reader(const json& object, std::string where, std::vector<core::error>& faults)
@@ -88,7 +91,7 @@ double option_reader::number(std::string_view key, double fallback, double low, 
     if (x >= low && x <= high)
       return x;
   }
-  fault(key, "must be a number from " + shown(low) + " to " + shown(high) + ", not " + shown(*j));
+  fault(key, "must be a number from " + bound_text(low) + " to " + bound_text(high) + ", not " + shown(*j));
   return fallback;
 }
 

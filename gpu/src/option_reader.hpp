@@ -50,4 +50,7 @@ private:
 /// A key as a part of a JSON pointer (RFC 6901: ~ is ~0, / is ~1).
 std::string pointer_token(std::string_view key);
 
+/// A bound as people write it: 10, 0.5, 1e-06.
+std::string bound_text(double x);
+
 } // namespace troupe::gpu::internal

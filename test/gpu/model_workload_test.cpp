@@ -166,7 +166,8 @@ TEST_CASE("a checkpoint that does not fit is refused by name and changes nothing
   CHECK(mentions(refused(wider.saved()), "weights.dense1.weight"));
   CHECK(mentions(refused({}), "weights.dense0.weight"));
   core::checkpoint partial;
-  for (const auto& t : b.saved().tensors())
+  const auto whole = b.saved();
+  for (const auto& t : whole.tensors())
     if (t.name != "momentum.output.bias")
       partial.add(t);
   CHECK(mentions(refused(partial), "momentum.output.bias"));
