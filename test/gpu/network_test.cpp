@@ -118,7 +118,8 @@ void check_against_finite_differences(network_spec spec, const nlohmann::json& d
     const auto length = norm(slope, array.size);
     CAPTURE(array.name);
     REQUIRE(length > 1e-4);
-    const double step = 2e-2;
+    // Kinks allow small steps only, smooth functions large ones, at which rounding does not matter.
+    const double step = p.net.spec().act == activation::relu ? 2e-3 : 2e-2;
     auto moved = [&](double by) {
       auto x = w;
       for (std::int64_t i = 0; i < array.size; ++i)
@@ -126,7 +127,6 @@ void check_against_finite_differences(network_spec spec, const nlohmann::json& d
       p.set_weights(member, x);
       return p.loss(member);
     };
-    // Fourth order, so that a large step is exact enough and rounding does not matter.
     const double found = (8 * (moved(step) - moved(-step)) - (moved(2 * step) - moved(-2 * step))) / (12 * step);
     p.set_weights(member, w);
     CHECK(found == doctest::Approx(length).epsilon(tolerance));
@@ -153,10 +153,10 @@ network_spec cnn(activation act, norm_kind norm = norm_kind::none) {
 } // namespace
 
 TEST_CASE("gradients of dense networks agree with finite differences") {
+  check_against_finite_differences(mlp(activation::none), small_data(), 2e-3);
   for (auto norm : {norm_kind::none, norm_kind::layer, norm_kind::batch}) {
     CAPTURE(to_string(norm));
     check_against_finite_differences(mlp(activation::gelu, norm), small_data(), 2e-3);
-    check_against_finite_differences(mlp(activation::none, norm), small_data(), 2e-3);
     check_against_finite_differences(mlp(activation::relu, norm), small_data(), 3e-2);
   }
 }
