@@ -1,22 +1,14 @@
 #include "troupe/actors/messages.hpp"
 
+#include "troupe/core/trainer_machine.hpp"
+
 namespace troupe::actors {
 
 static_assert(caf::id_block::troupe_messages::end <= first_user_type_id, "Troupe's type ids run into the users'");
 
-std::string to_string(trainer_phase x) {
-  switch (x) {
-  case trainer_phase::building: return "building";
-  case trainer_phase::ready: return "ready";
-  case trainer_phase::running: return "running";
-  case trainer_phase::parked: return "parked";
-  case trainer_phase::applying: return "applying";
-  case trainer_phase::stopping: return "stopping";
-  case trainer_phase::finished: return "finished";
-  case trainer_phase::failed: return "failed";
-  }
-  return "invalid";
-}
+static_assert(static_cast<int>(trainer_phase::failed) == static_cast<int>(core::trainer_phase::failed));
+
+std::string to_string(trainer_phase x) { return std::string{core::to_string(static_cast<core::trainer_phase>(x))}; }
 
 void register_messages([[maybe_unused]] caf::actor_system_config& cfg) {
 #if TROUPE_CAF_MODERN

@@ -117,8 +117,8 @@ TROUPE_INSPECT(stop_training, to, save, reason)
 struct query_status { trainer_ref to; };
 TROUPE_INSPECT(query_status, to)
 
-/// What a trainer is doing; core's trainer machine has the diagram.
-enum class trainer_phase : std::uint8_t { building, ready, running, parked, applying, stopping, finished, failed };
+/// core::trainer_phase, as messages carry it; its diagram is at core::trainer_machine.
+enum class trainer_phase : std::uint8_t { building, ready, running, parking, parked, applying, stopping, finished, failed };
 std::string to_string(trainer_phase x);
 TROUPE_ENUM(trainer_phase, trainer_phase::failed)
 
