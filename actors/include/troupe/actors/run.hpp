@@ -37,6 +37,7 @@ class actor_system;
 ///     auto summary = (*run)->wait();
 namespace troupe::actors {
 
+class blob_store;
 using core::trainer_id;
 
 // -- what a run tells
@@ -153,6 +154,9 @@ struct run_options {
   state_fetcher fetch;                            ///< needed where weights move between processes
   std::string host; ///< of this process's tensor transport, for other nodes; empty: none
   std::uint16_t port = 0;
+  /// Where this process keeps states for others; shared with the tensor transport, which serves them. Null: one of the
+  /// run's own.
+  std::shared_ptr<blob_store> blobs;
   /// Use this system instead of one of the run's own. It must know Troupe's messages (system_config) and
   /// outlive the run.
   caf::actor_system* system = nullptr;
