@@ -1,0 +1,24 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "troupe/core/experiment.hpp"
+#include "troupe/gpu/context.hpp"
+#include "troupe/gpu/device.hpp"
+
+namespace troupe::gpu {
+
+/// What to open for slots that were asked for, in order: the devices are looked up, and what a slot gets of a GPU's memory
+/// follows from its share.
+///
+/// A slot without `milli_share` has an equal part of what the others leave of its device. A GPU slot's budget is its share of
+/// the memory less 512 MiB for each process's CUDA context and libraries; a CPU slot has none unless it was given. A CPU slot with
+/// a share of its own is pinned to that part of the cores; others are not pinned, since other processes would be pinned to the
+/// same ones. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
+/// only if no fault was added.
+std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
+                                     std::string_view where, std::vector<core::error>& faults);
+
+} // namespace troupe::gpu

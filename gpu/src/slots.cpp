@@ -1,0 +1,82 @@
+#include "troupe/gpu/slots.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace troupe::gpu {
+
+namespace {
+
+constexpr std::uint32_t whole = 1000;
+constexpr std::uint64_t context_bytes = std::uint64_t{512} << 20;
+
+/// What the requests take of one device.
+struct claim {
+  device_info device;
+  std::uint64_t milli = 0;   ///< by slots with a share of their own
+  std::uint64_t sharing = 0; ///< slots that divide the rest
+  std::size_t next_core = 0;
+};
+
+std::uint64_t budget_of(const device_info& d, std::uint64_t milli) {
+  if (d.kind == device_kind::cpu)
+    return 0;
+  const std::uint64_t free = d.memory_bytes > 2 * context_bytes ? d.memory_bytes - context_bytes : d.memory_bytes / 2;
+  return free / whole * milli;
+}
+
+} // namespace
+
+std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
+                                     std::string_view where, std::vector<core::error>& faults) {
+  const auto before = faults.size();
+  const auto fault = [&](core::errc code, std::size_t i, const std::string& text) {
+    faults.push_back({code, std::string(where) + "/" + std::to_string(i) + text});
+  };
+  std::map<std::string, claim> claims;
+  std::vector<claim*> of(wanted.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    auto device = find_device(found, wanted[i].device);
+    if (!device) {
+      fault(device.error().code, i, "/device: " + device.error().text);
+      continue;
+    }
+    auto& c = claims.try_emplace(device->id, claim{*device}).first->second;
+    of[i] = &c;
+    if (wanted[i].milli_share == 0)
+      c.sharing += wanted[i].count;
+    else
+      c.milli += std::uint64_t{wanted[i].milli_share} * wanted[i].count;
+    if (c.milli > whole || (c.milli == whole && c.sharing > 0))
+      fault(core::errc::refused, i,
+            ": " + device->id + " is shared out: its slots with a milli_share take " + std::to_string(c.milli)
+                + " of 1000" + (c.sharing > 0 ? ", and " + std::to_string(c.sharing) + " more want a part" : ""));
+  }
+  if (faults.size() > before)
+    return {};
+
+  std::vector<slot_options> out;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    auto& c = *of[i];
+    const auto milli = wanted[i].milli_share != 0 ? wanted[i].milli_share : (whole - c.milli) / c.sharing;
+    for (std::uint32_t k = 0; k < wanted[i].count; ++k) {
+      auto& s = out.emplace_back();
+      s.device = c.device;
+      s.index = static_cast<unsigned>(out.size() - 1);
+      s.math = math;
+      s.memory_budget = wanted[i].memory_bytes != 0 ? wanted[i].memory_bytes : budget_of(c.device, milli);
+      const auto& cores = c.device.cores;
+      if (c.device.kind == device_kind::cpu && wanted[i].milli_share != 0 && !cores.empty()) {
+        const auto n = std::max<std::size_t>(1, cores.size() * milli / whole);
+        for (std::size_t j = 0; j < n; ++j)
+          s.cores.push_back(cores[(c.next_core + j) % cores.size()]);
+        c.next_core += n;
+      }
+    }
+  }
+  return out;
+}
+
+} // namespace troupe::gpu
