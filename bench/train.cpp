@@ -1,0 +1,292 @@
+// Training speed on the CPU: one worker thread per core, several models each, through the same workloads as `troupe run`.
+//
+//   bench_train [--model mlp|small|cnn] [--precision fp32|bf16] [--threads 2] [--models 2] [--seconds 3] [--json]
+//   bench_train --epochs 10 --seeds 3 [--model …]          accuracy instead of speed
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <exception>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "fma_peak.hpp"
+#include "troupe/gpu/context.hpp"
+#include "troupe/gpu/device.hpp"
+#include "troupe/gpu/gemm_plan.hpp"
+#include "troupe/gpu/network.hpp"
+#include "troupe/gpu/workload.hpp"
+
+namespace {
+
+using namespace troupe;
+using nlohmann::json;
+
+struct arguments {
+  std::string model = "mlp";
+  std::string precision = "fp32";
+  std::string data = "fashion_mnist";
+  unsigned threads = 2;
+  unsigned models = 2; ///< per thread
+  double seconds = 3;
+  unsigned epochs = 0, seeds = 3;
+  double lr = 0.03;
+  bool as_json = false;
+};
+
+[[noreturn]] void usage(const std::string& fault) {
+  std::cerr << "bench_train: " << fault
+            << "\nusage: bench_train [--model mlp|small|cnn] [--precision fp32|bf16] [--data fashion_mnist|synthetic] "
+               "[--threads N] [--models N] [--seconds S] [--epochs N --seeds N] [--lr X] [--json]\n";
+  std::exit(2);
+}
+
+arguments parse(int argc, char** argv) {
+  arguments out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string key = argv[i];
+    if (key == "--json") {
+      out.as_json = true;
+      continue;
+    }
+    if (i + 1 == argc)
+      usage(key + " needs a value");
+    const std::string value = argv[++i];
+    try {
+      if (key == "--model")
+        out.model = value;
+      else if (key == "--precision")
+        out.precision = value;
+      else if (key == "--data")
+        out.data = value;
+      else if (key == "--threads")
+        out.threads = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--models")
+        out.models = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--seconds")
+        out.seconds = std::stod(value);
+      else if (key == "--epochs")
+        out.epochs = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--seeds")
+        out.seeds = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--lr")
+        out.lr = std::stod(value);
+      else
+        usage("unknown option " + key);
+    } catch (const std::logic_error&) {
+      usage(key + " has no number in '" + value + "'");
+    }
+  }
+  if (out.model != "mlp" && out.model != "small" && out.model != "cnn")
+    usage("unknown model '" + out.model + "'");
+  if (out.threads < 1 || out.models < 1)
+    usage("needs at least 1 thread and 1 model");
+  return out;
+}
+
+/// The models of the comparison; train_torch.py has the same.
+struct model {
+  std::string type;
+  json options;
+  std::int64_t batch;
+};
+
+model make_model(const arguments& args) {
+  json data = args.data;
+  if (args.data == "synthetic")
+    data = {{"type", "synthetic"}, {"image", {28, 28, 1}}};
+  if (args.model == "cnn")
+    return {"cnn",
+            {{"data", data}, {"batch", 128}, {"precision", args.precision},
+             {"conv", {{{"filters", 16}, {"kernel", 3}, {"pool", 2}}, {{"filters", 32}, {"kernel", 3}, {"pool", 2}}}},
+             {"dense", {128}}},
+            128};
+  const bool small = args.model == "small";
+  const auto width = small ? 64 : 256;
+  return {"mlp",
+          {{"data", data}, {"batch", small ? 32 : 128}, {"precision", args.precision}, {"hidden", {width, width}}},
+          small ? 32 : 128};
+}
+
+gpu::network_spec spec_of(const std::string& name) {
+  gpu::network_spec s;
+  s.features = 784;
+  s.height = s.width = 28;
+  s.channels = 1;
+  s.classes = 10;
+  if (name == "cnn") {
+    s.conv = {{16, 3, 1, 1, 2}, {32, 3, 1, 1, 2}};
+    s.hidden = {128};
+  } else {
+    s.hidden.assign(2, name == "small" ? 64 : 256);
+  }
+  return s;
+}
+
+core::hyperparameters hyperparameters(double lr) {
+  return {{"lr", lr}, {"momentum", 0.9}};
+}
+
+/// What the threads share.
+struct shared_state {
+  const arguments& args;
+  const model& what;
+  const gpu::workload_registry& registry;
+  gpu::slot_options slot;
+  std::barrier<> all;
+  std::atomic<bool> stop{false};
+  std::vector<double> rate, cpu_rate, peak; ///< by thread
+  std::vector<double> accuracy;             ///< by seed
+  std::vector<std::exception_ptr> failures;
+};
+
+gpu::slot_options slot_of(const gpu::slot_options& base, unsigned thread) {
+  auto slot = base;
+  slot.index = thread;
+  const auto& cores = slot.device.cores;
+  slot.cores = {cores[thread % cores.size()]};
+  return slot;
+}
+
+std::unique_ptr<gpu::workload> make(shared_state& s, gpu::context& ctx, std::uint64_t seed, double lr) {
+  auto made = s.registry.make(ctx, s.what.type, {"bench", seed, &s.what.options, hyperparameters(lr)});
+  if (!made)
+    throw std::runtime_error(made.error().text);
+  return std::move(*made);
+}
+
+/// Of the calling thread: what another process takes of the core does not count.
+double cpu_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// Several models take turns, 16 steps each, as a slot's run queue has them.
+void measure_speed(shared_state& s, unsigned thread) {
+  constexpr std::uint64_t quantum = 16;
+  gpu::context ctx(slot_of(s.slot, thread));
+  std::vector<std::unique_ptr<gpu::workload>> models;
+  for (unsigned k = 0; k < s.args.models; ++k)
+    models.push_back(make(s, ctx, 100 + thread * 100 + k, 0.01 * (1 + k % 3)));
+  for (auto& m : models)
+    m->run(ctx, 2 * quantum);
+  s.all.arrive_and_wait();
+  s.peak[thread] = bench::measure_fma_peak(0.2);
+  s.all.arrive_and_wait();
+  using clock = std::chrono::steady_clock;
+  const auto start = clock::now();
+  const auto cpu_start = cpu_seconds();
+  std::uint64_t steps = 0;
+  double seconds = 0;
+  while (seconds < s.args.seconds) {
+    for (auto& m : models)
+      steps += m->run(ctx, quantum).steps;
+    seconds = std::chrono::duration<double>(clock::now() - start).count();
+  }
+  const auto samples = static_cast<double>(steps) * static_cast<double>(s.what.batch);
+  s.rate[thread] = samples / seconds;
+  s.cpu_rate[thread] = samples / (cpu_seconds() - cpu_start);
+  s.all.arrive_and_wait();
+}
+
+void measure_accuracy(shared_state& s, unsigned thread) {
+  gpu::context ctx(slot_of(s.slot, thread));
+  for (auto seed = thread; seed < s.args.seeds; seed += s.args.threads) {
+    auto m = make(s, ctx, 1 + seed, s.args.lr);
+    while (m->evaluate(ctx).epoch < s.args.epochs)
+      m->run(ctx, 60000 / static_cast<std::uint64_t>(s.what.batch));
+    s.accuracy[seed] = m->evaluate(ctx).accuracy;
+  }
+}
+
+double sum(const std::vector<double>& xs) {
+  double out = 0;
+  for (double x : xs)
+    out += x;
+  return out;
+}
+
+json run(const arguments& args) {
+  const auto what = make_model(args);
+  const auto registry = gpu::builtin_workloads();
+  std::vector<core::error> faults;
+  registry.check(what.type, what.options, hyperparameters(args.lr), "", faults);
+  if (!faults.empty())
+    throw std::runtime_error(faults.front().text);
+  gpu::slot_options slot;
+  slot.device = gpu::find_devices().devices.front();
+  slot.plan = std::make_shared<gpu::gemm_plan>();
+  double flops = 0;
+  {
+    gpu::context ctx(slot);
+    flops = gpu::network(ctx, spec_of(args.model), 1, 1).flops_per_example();
+  }
+  shared_state s{args, what, registry, slot, std::barrier<>(args.threads), {}, std::vector<double>(args.threads),
+                 std::vector<double>(args.threads), std::vector<double>(args.threads), std::vector<double>(args.seeds),
+                 std::vector<std::exception_ptr>(args.threads)};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < args.threads; ++t)
+    threads.emplace_back([&s, t, &args] {
+      try {
+        args.epochs > 0 ? measure_accuracy(s, t) : measure_speed(s, t);
+      } catch (...) {
+        s.failures[t] = std::current_exception();
+        s.all.arrive_and_drop();
+      }
+    });
+  for (auto& t : threads)
+    t.join();
+  for (const auto& f : s.failures)
+    if (f)
+      std::rethrow_exception(f);
+
+  json out = {{"program", "troupe"}, {"model", args.model}, {"precision", args.precision}, {"threads", args.threads},
+              {"batch", what.batch}, {"data", args.data}};
+  if (args.epochs > 0) {
+    out["epochs"] = args.epochs;
+    out["lr"] = args.lr;
+    out["accuracy"] = s.accuracy;
+    return out;
+  }
+  const auto rate = sum(s.rate), peak = sum(s.peak);
+  out["models_per_thread"] = args.models;
+  out["samples_per_second"] = rate;
+  out["samples_per_cpu_second"] = sum(s.cpu_rate);
+  out["gflops"] = rate * flops / 1e9;
+  out["fma_peak_gflops"] = peak;
+  out["share_of_peak"] = peak > 0 ? rate * flops / 1e9 / peak : 0;
+  return out;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto args = parse(argc, argv);
+  try {
+    const auto r = run(args);
+    if (args.as_json) {
+      std::cout << r.dump() << '\n';
+    } else if (args.epochs > 0) {
+      std::cout << args.model << ' ' << args.precision << ", " << args.epochs << " epochs, accuracy:";
+      for (double a : r["accuracy"])
+        std::cout << ' ' << a;
+      std::cout << '\n';
+    } else {
+      std::cout << args.model << ' ' << args.precision << ", " << args.threads << " threads x " << args.models
+                << " models: " << static_cast<long>(r["samples_per_second"].get<double>()) << " samples/s ("
+                << static_cast<long>(r["samples_per_cpu_second"].get<double>()) << " by CPU time), " << r["gflops"].get<double>() << " GFLOP/s, " << 100 * r["share_of_peak"].get<double>() << "% of the measured "
+                << r["fma_peak_gflops"].get<double>() << "\n";
+    }
+  } catch (const std::exception& e) {
+    std::cerr << "bench_train: " << e.what() << '\n';
+    return 1;
+  }
+}
