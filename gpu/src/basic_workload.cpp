@@ -1,15 +1,47 @@
 #include "troupe/gpu/basic_workload.hpp"
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "option_reader.hpp"
+#include "troupe/gpu/slot_worker.hpp"
 
 namespace troupe::gpu {
 
 basic_workload::basic_workload(std::string kind, const workload_config& cfg)
-  : kind_(std::move(kind)), seed_(cfg.seed), initial_(cfg.hp) {
+  : kind_(std::move(kind)), seed_(cfg.seed), initial_(cfg.hp), options_(cfg.options) {
+}
+
+template <class Read>
+auto basic_workload::read_option(std::string_view name, Read read) {
+  static const auto none = nlohmann::json::object();
+  std::vector<core::error> faults;
+  internal::option_reader in(options_ != nullptr ? *options_ : none, "/workload", faults);
+  auto x = read(in);
+  if (!faults.empty())
+    throw std::invalid_argument(faults.front().text);
+  known_options_.emplace_back(name);
+  return x;
+}
+
+std::int64_t basic_workload::integer_option(std::string_view name, std::int64_t fallback, std::int64_t low,
+                                            std::int64_t high) {
+  return read_option(name, [&](auto& in) { return in.integer(name, fallback, low, high); });
+}
+double basic_workload::number_option(std::string_view name, double fallback, double low, double high) {
+  return read_option(name, [&](auto& in) { return in.number(name, fallback, low, high); });
+}
+std::string basic_workload::text_option(std::string_view name, std::string_view fallback) {
+  return read_option(name, [&](auto& in) { return in.text(name, fallback); });
+}
+bool basic_workload::flag_option(std::string_view name, bool fallback) {
+  return read_option(name, [&](auto& in) { return in.boolean(name, fallback); });
+}
+const nlohmann::json* basic_workload::json_option(std::string_view name) {
+  return read_option(name, [&](auto& in) { return in.raw(name); });
 }
 
 std::size_t basic_workload::entry::count() const {
@@ -78,7 +110,33 @@ std::string basic_workload::fault_of(std::string_view key, const core::value& x)
          + internal::bound_text(t->high) + ", not " + core::to_string(x);
 }
 
-void basic_workload::refuse_unknown(const workload_config& cfg) const {
+workload_registry::checker basic_workload::trial_of(workload_registry::factory make) {
+  return [make = std::move(make)](const nlohmann::json& options, const core::hyperparameters& hp, std::string_view where,
+                                  std::vector<core::error>& faults) {
+    workload_config cfg;
+    cfg.options = &options;
+    cfg.hp = hp;
+    try {
+      context ctx{slot_options{}};
+      make(ctx, cfg);
+    } catch (...) {
+      auto e = current_error();
+      const bool placed = e.text.starts_with("/workload/") || e.text.starts_with("/hyperparameters/");
+      faults.push_back({core::errc::invalid_argument, std::string(where) + (placed ? "" : "/workload: ") + e.text});
+    }
+  };
+}
+
+void basic_workload::refuse_unknown(const workload_config& cfg) {
+  if (const auto* given = std::exchange(options_, nullptr))
+    for (const auto& [key, x] : given->items())
+      if (std::find(known_options_.begin(), known_options_.end(), key) == known_options_.end()) {
+        std::string list;
+        for (const auto& known : known_options_)
+          list += (list.empty() ? "" : ", ") + known;
+        throw std::invalid_argument("/workload/" + internal::pointer_token(key) + ": is no option of " + kind_
+                                    + (list.empty() ? "; it has none" : "; known are " + list));
+      }
   for (const auto& [key, x] : cfg.hp)
     if (find(key) == nullptr)
       throw std::invalid_argument("/hyperparameters/" + fault_of(key, x));

@@ -34,6 +34,7 @@ public:
     const auto options = read_idle_options(*cfg.options, "/workload", faults);
     if (!faults.empty())
       throw std::invalid_argument(faults.front().text);
+    checks_options_itself();
     step_us_ = options.step_us;
     weights_.assign(static_cast<std::size_t>(options.weights), 0.0F);
     weights("w", weights_);

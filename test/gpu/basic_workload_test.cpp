@@ -17,7 +17,7 @@ namespace {
 class logistic final : public basic_workload {
 public:
   logistic(context&, const workload_config& cfg) : basic_workload("logistic", cfg), w_(3, 0.0F) {
-    batch_ = cfg.options->value("batch", 32);
+    batch_ = static_cast<int>(integer_option("batch", 32, 1, 4096));
     weights("w", w_);
     counter("steps", steps_);
     tunable("lr", lr_, 0, 10);
@@ -155,4 +155,24 @@ TEST_CASE("state on the device is saved and loaded like state on the host") {
   bench other(registry(), "logistic", options);
   CHECK(mentions(thrown_text([&] { a.work->load(a.ctx, other.saved(), workload::load_mode::model); }), "weights.w"));
   CHECK(a.hash() == b.hash());
+}
+
+TEST_CASE("options of a short workload are checked by name and range") {
+  CHECK(mentions(thrown_text([&] { bench(registry(), "logistic", {{"batch", 0}}); }), "/workload/batch: "));
+  CHECK(mentions(thrown_text([&] { bench(registry(), "logistic", {{"bach", 8}}); }),
+                 "/workload/bach: is no option of logistic; known are batch"));
+  CHECK(mentions(thrown_text([&] { bench(registry(), "on device", {{"batch", 8}}); }), "it has none"));
+}
+
+TEST_CASE("a short workload's checker finds what is wrong before anything starts") {
+  auto r = registry();
+  r.add("logistic", basic_workload::factory<logistic>(), basic_workload::checker<logistic>());
+  std::vector<core::error> faults;
+  r.check("logistic", {{"batch", 8}}, {{"lr", 1.0}}, "/trainers/1", faults);
+  CHECK(faults.empty());
+  r.check("logistic", {{"batch", "many"}}, {}, "/trainers/1", faults);
+  r.check("logistic", nlohmann::json::object(), {{"rate", 1.0}}, "/trainers/2", faults);
+  REQUIRE(faults.size() == 2);
+  CHECK(faults[0].text.starts_with("/trainers/1/workload/batch: "));
+  CHECK(faults[1].text.starts_with("/trainers/2/hyperparameters/rate: is no hyperparameter of logistic"));
 }
