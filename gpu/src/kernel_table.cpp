@@ -37,4 +37,6 @@ const kernel_table& kernels_for(device_kind kind) {
   throw device_error("kernels for CUDA were asked for, but this build has none: configure with TROUPE_CUDA=ON", false);
 }
 
+void kernel_override::use(context& ctx, const kernel_table& table) noexcept { ctx.kernels_ = &table; }
+
 } // namespace troupe::gpu::internal

@@ -228,4 +228,9 @@ const kernel_table& kernels_for(device_kind kind);
 /// same results, bit for bit.
 std::vector<const kernel_table*> cpu_kernel_tables();
 
+/// Makes a context use another table of its device, so that a test can run all of them.
+struct kernel_override {
+  static void use(context& ctx, const kernel_table& table) noexcept;
+};
+
 } // namespace troupe::gpu::internal

@@ -114,7 +114,7 @@ struct act_backward_op {
       if constexpr (A != activation::none)
         t *= slope<A>(load(saved, c));
       store(dx, c, t);
-      return {{load(dx, c)}};
+      return {{t}};
     }
   };
   TROUPE_HD element at(i64 k, i64 r) const {

@@ -53,6 +53,7 @@ struct slot_options {
 namespace internal {
 class backend;       // what differs between CPU and CUDA; private to gpu
 struct kernel_table; // one function per elementwise operation
+struct kernel_override; // lets tests run another table
 } // namespace internal
 
 /// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. `data()` is used on the
@@ -152,6 +153,8 @@ public:
   void* stream() const noexcept { return stream_; } ///< cudaStream_t, or null on the CPU
 
 private:
+  friend struct internal::kernel_override;
+
   slot_options options_;
   std::shared_ptr<internal::backend> impl_; // shared with living buffers
   const internal::kernel_table* kernels_ = nullptr;

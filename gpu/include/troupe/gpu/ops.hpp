@@ -11,6 +11,7 @@
 /// models are fused. All operations are enqueued on the context's stream, allocate nothing, and give for member k a
 /// result that does not depend on the other members (bit for bit on the CPU). `active`, where given, is a device array
 /// of K bytes: a member with 0 is left untouched. All pointers are device memory. Row-major everywhere.
+/// Arguments that do not fit throw `std::invalid_argument` with the operation, the argument and its shape.
 namespace troupe::gpu {
 
 using bf16 = std::uint16_t; ///< the upper half of a float, rounded to nearest even
@@ -80,22 +81,25 @@ void gemm(context& ctx, std::int64_t members, bool trans_a, bool trans_b, float 
 /// y = act(x + bias), bias along the columns; `bias.data` may be null. x and y may be the same.
 template <class Out>
 void bias_act(context& ctx, std::int64_t members, activation act, mat<const float> x, vec<const float> bias, mat<Out> y);
-/// dx = dy * act'(·) and dbias = column sums of dx. `saved`: for relu the output y, for gelu the input x + bias.
-/// `dbias.data` may be null. dy and dx may be the same.
+/// dx = dy * act'(·) and dbias = column sums of dx, before dx is rounded. `saved`: for relu the output y, for gelu the
+/// input x + bias, for none anything. `dbias.data` may be null. dy and dx may be the same.
 template <class S, class Out>
 void act_backward(context& ctx, std::int64_t members, activation act, mat<const float> dy, mat<const S> saved, mat<Out> dx,
                   vec<float> dbias);
 /// Mean over the rows of -log softmax(logits + bias)[label], with label smoothing. Adds to each member's loss_sum,
-/// loss_count, correct, sets not_finite. dlogits (may be null) is the gradient of the mean; dbias (may be null) its column sums.
+/// loss_count, correct (rows whose first largest logit is the label's), sets not_finite. dlogits (may be null) is the gradient
+/// of the mean; dbias (may be null, needs dlogits) the column sums of what dlogits holds. A label outside the columns makes
+/// the loss infinite.
 template <class Out>
 void softmax_cross_entropy(context& ctx, std::int64_t members, mat<const float> logits, vec<const float> bias, vec<const std::int32_t> labels,
                            const member_params* params, mat<Out> dlogits, vec<float> dbias, member_counters* counters,
                            const std::uint8_t* active);
 /// y = x * mask / (1 - rate) with rate = params[k].dropout; the mask is Philox4x32-10 at (seed, step, site, element),
-/// so the backward pass is the same call on the gradient.
+/// so the backward pass is the same call on the gradient. site < 2^16; x and y may be the same.
 void dropout(context& ctx, std::int64_t members, mat<const float> x, const member_params* params, const member_counters* counters,
              std::uint32_t site, mat<float> y);
-/// Per row: y = (x - mean) / sqrt(var + eps) * gain + bias; `stats` receives mean and 1/sqrt per row (2 columns).
+/// Per row: y = (x - mean) / sqrt(var + eps) * gain + bias; `stats` receives mean and 1/sqrt per row (2 columns). Here and
+/// below x and y may be the same (backward then lacks x), and so may dy and dx.
 void layer_norm(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain, vec<const float> bias, float eps,
                 mat<float> y, mat<float> stats);
 void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x, vec<const float> gain,
@@ -117,11 +121,12 @@ struct conv_shape {
   std::int32_t out_h() const { return (h + 2 * pad - kh) / stride + 1; }
   std::int32_t out_w() const { return (w + 2 * pad - kw) / stride + 1; }
 };
-/// columns: (n * out_h * out_w) x (kh * kw * c), zero where the window leaves the image.
+/// columns: (n * out_h * out_w) x (kh * kw * c), zero where the window leaves the image. The images' rows must be dense.
 void im2col(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> images, mat<float> columns);
 /// The transpose: images (n*h*w x c) = sums of the columns that read each pixel (gathered, so in a fixed order).
 void col2im(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> columns, mat<float> images);
-/// Window kh x kw, stride `stride`, no padding. `argmax` receives the window position of each output.
+/// Window kh x kw of at most 256 places, stride `stride`; `pad` must be 0. `argmax` receives the place in its window
+/// (row by row) of each output, the first of equal ones; NaN counts as largest.
 void max_pool(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> x, mat<float> y, mat<std::uint8_t> argmax);
 void max_pool_backward(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> dy, mat<const std::uint8_t> argmax,
                        mat<float> dx);
@@ -162,6 +167,7 @@ struct data_source {
   std::int64_t examples = 0, features = 0;
   float scale = 1, shift = 0;
 };
+/// Example i is features numbers from i * features; `labels` may be null.
 template <class Out>
 void gather(context& ctx, std::int64_t members, const data_source& data, const member_counters* counters, std::int64_t offset,
             mat<Out> x, vec<std::int32_t> labels);
