@@ -85,6 +85,14 @@ private:
   double rate_ = 0.5;
 };
 
+/// Shares something with others of its kind.
+class sharing final : public basic_workload {
+public:
+  sharing(context&, const workload_config& cfg, std::shared_ptr<int> made) : basic_workload("sharing", cfg) { ++*made; }
+  double step(context&) override { return 0; }
+  evaluation evaluate(context&) override { return {}; }
+};
+
 workload_registry registry() {
   workload_registry r;
   r.add("logistic", basic_workload::factory<logistic>());
@@ -175,4 +183,12 @@ TEST_CASE("a short workload's checker finds what is wrong before anything starts
   REQUIRE(faults.size() == 2);
   CHECK(faults[0].text.starts_with("/trainers/1/workload/batch: "));
   CHECK(faults[1].text.starts_with("/trainers/2/hyperparameters/rate: is no hyperparameter of logistic"));
+}
+
+TEST_CASE("a factory hands what was given to it to every short workload") {
+  auto made = std::make_shared<int>(0);
+  workload_registry r;
+  r.add("sharing", basic_workload::factory<sharing>(made), basic_workload::checker<sharing>(made));
+  bench a(r, "sharing", nlohmann::json::object()), b(r, "sharing", nlohmann::json::object());
+  CHECK(*made == 2);
 }

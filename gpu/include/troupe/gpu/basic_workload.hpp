@@ -40,11 +40,11 @@ public:
   std::uint64_t memory_bytes() const override;
 
   /// For `workload_registry::add`: makes a T from (context&, const workload_config&), then refuses options and hyperparameters
-  /// of the configuration that T did not name.
-  template <class T>
-  static workload_registry::factory factory() {
-    return [](context& ctx, const workload_config& cfg) -> std::unique_ptr<workload> {
-      auto made = std::make_unique<T>(ctx, cfg);
+  /// of the configuration that T did not name. `more` is kept and handed to every T: what they share, such as data.
+  template <class T, class... More>
+  static workload_registry::factory factory(More... more) {
+    return [more...](context& ctx, const workload_config& cfg) -> std::unique_ptr<workload> {
+      auto made = std::make_unique<T>(ctx, cfg, more...);
       static_cast<basic_workload&>(*made).refuse_unknown(cfg);
       return made;
     };
@@ -52,9 +52,9 @@ public:
   /// For `workload_registry::add`, beside `factory`: finds a wrong option or hyperparameter before anything starts, by
   /// making a T on the CPU and dropping it. Leave it out for a T that is slow to make or needs a GPU: then what is wrong fails the
   /// trainer when it is made.
-  template <class T>
-  static workload_registry::checker checker() {
-    return trial_of(factory<T>());
+  template <class T, class... More>
+  static workload_registry::checker checker(More... more) {
+    return trial_of(factory<T>(more...));
   }
 
 protected:
