@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "slots_under_test.hpp"
+
 using namespace troupe;
 using namespace troupe::gpu;
 
@@ -104,4 +106,24 @@ TEST_CASE("an extent covers all elements") {
   CHECK(cuda_extent::cover(256).grid[0] == 1);
   CHECK(cuda_extent::cover(257).grid[0] == 2);
   CHECK(cuda_extent::cover(10, 4).grid[0] == 3);
+}
+
+TEST_CASE("compiled kernels run on the GPU and a wrong launch is an error that is not sticky") {
+  for (const auto& o : slots_under_test()) {
+    if (o.device.kind != device_kind::cuda)
+      continue;
+    context ctx(o);
+    cuda_module m(ctx, scale);
+    std::vector<float> x(1000, 3.f);
+    auto d = ctx.allocate_of<float>(x.size());
+    ctx.upload(d.data(), std::span<const float>(x));
+    m.launch("scale<float>", cuda_extent::cover(x.size()), d.as<float>(), 2.f, static_cast<int>(x.size()));
+    ctx.download(x.data(), d.data(), d.size());
+    CHECK(x == std::vector<float>(1000, 6.f));
+    CHECK(text_of_failure([&] { m.launch("unknown", {}); }).find("scale<float>, set") != std::string::npos);
+    cuda_extent wrong;
+    wrong.block[0] = 1 << 20;
+    CHECK(text_of_failure([&] { m.launch("set", wrong, d.as<int>(), 1); }).find("launching set failed") != std::string::npos);
+    ctx.synchronize();
+  }
 }

@@ -13,6 +13,7 @@
 
 #include "cpu_gemm.hpp"
 #include "matrix_libraries.hpp"
+#include "slots_under_test.hpp"
 #include "troupe/gpu/context.hpp"
 #include "troupe/gpu/ops.hpp"
 
@@ -24,9 +25,8 @@ namespace {
 
 constexpr gemm_shape shape{128, 10, 256, false, true, true};
 
-slot_options cpu_slot(std::shared_ptr<gemm_plan> plan) {
-  slot_options o;
-  o.device = find_devices().devices.front();
+slot_options planned_slot(std::shared_ptr<gemm_plan> plan) {
+  auto o = cpu_slot();
   o.plan = std::move(plan);
   return o;
 }
@@ -127,7 +127,7 @@ TEST_CASE("the default place is in the cache folder and names the CPU") {
 TEST_CASE("a probing plan learns each shape once and a frozen one learns nothing") {
   auto probing = std::make_shared<gemm_plan>(), frozen = std::make_shared<gemm_plan>(gemm_plan::mode::frozen);
   for (auto& plan : {probing, frozen}) {
-    context ctx(cpu_slot(plan));
+    context ctx(planned_slot(plan));
     auto a = ctx.allocate_of<float>(32 * 64), b = ctx.allocate_of<float>(64 * 16), c = ctx.allocate_of<float>(32 * 16);
     ctx.zero(a.data(), a.size());
     ctx.zero(b.data(), b.size());
@@ -175,7 +175,7 @@ TEST_CASE("each library gives the same bits at every address and on every thread
                        c = draw(static_cast<std::size_t>(m * n), 3);
             // One product of `members` equal members, each operand `skew` floats behind a cache line.
             const auto run = [&](std::int64_t members, std::int64_t skew) {
-              context ctx(cpu_slot(plan));
+              context ctx(planned_slot(plan));
               const auto place = [&](const std::vector<float>& x, buffer& into) {
                 const auto stride = static_cast<std::int64_t>(x.size()) + skew;
                 into = ctx.allocate_of<float>(static_cast<std::size_t>(members * stride + skew));
@@ -214,7 +214,7 @@ TEST_CASE("bf16 products agree with and without the processor's help and give th
   for (bool ta : {false, true})
     for (bool tb : {false, true}) {
       const auto run = [&](bool native, std::size_t skew) {
-        internal::cpu_gemm gemm(cpu_slot(nullptr), native);
+        internal::cpu_gemm gemm(cpu_slot(), native);
         auto sa = a, sb = b;
         std::memmove(sa.data() + skew, a.data(), m * k * 2);
         std::memmove(sb.data() + skew, b.data(), k * n * 2);

@@ -7,18 +7,13 @@
 
 #include <doctest/doctest.h>
 
+#include "slots_under_test.hpp"
 #include "troupe/gpu/context.hpp"
 #include "troupe/gpu/ops.hpp"
 
 using namespace troupe::gpu;
 
 namespace {
-
-slot_options cpu_options() {
-  slot_options o;
-  o.device = find_devices().devices.front();
-  return o;
-}
 
 bf16 to_bf16_bits(float x) {
   const auto u = std::bit_cast<std::uint32_t>(x);
@@ -93,48 +88,57 @@ struct problem {
           expected_untouched[at] = out[at];
         }
     CHECK(wrong == 0);
-    CHECK(std::memcmp(out.data(), expected_untouched.data(), out.size() * 4) == 0); // nothing outside C
+    CHECK((out.empty() || std::memcmp(out.data(), expected_untouched.data(), out.size() * 4) == 0)); // nothing outside C
   }
 };
 
 } // namespace
 
 TEST_CASE("products agree with a naive double sum over transposes and leading dimensions") {
-  context ctx(cpu_options());
-  for (bool ta : {false, true})
-    for (bool tb : {false, true})
-      for (auto [m, n, k] : {std::array{1, 1, 1}, {7, 5, 3}, {32, 10, 64}, {33, 17, 129}, {128, 10, 256}, {1, 40, 100}}) {
-        CAPTURE(ta);
-        CAPTURE(tb);
-        CAPTURE(m);
-        problem<float>(2, m, n, k, ta, tb, 3, 1).check(ctx, 1, 0);
-        problem<float>(1, m, n, k, ta, tb, 0, 2).check(ctx, 0.5f, 0.9f);
-        problem<bf16>(2, m, n, k, ta, tb, 3, 3).check(ctx, 1, 0);
-        problem<bf16>(1, m, n, k, ta, tb, 0, 4).check(ctx, 0.5f, 0.9f);
-      }
+  for (const auto& o : slots_under_test()) {
+    CAPTURE(o.device.name);
+    context ctx(o);
+    for (bool ta : {false, true})
+      for (bool tb : {false, true})
+        for (auto [m, n, k] : {std::array{1, 1, 1}, {7, 5, 3}, {32, 10, 64}, {33, 17, 129}, {128, 10, 256}, {1, 40, 100}}) {
+          CAPTURE(ta);
+          CAPTURE(tb);
+          CAPTURE(m);
+          problem<float>(2, m, n, k, ta, tb, 3, 1).check(ctx, 1, 0);
+          problem<float>(1, m, n, k, ta, tb, 0, 2).check(ctx, 0.5f, 0.9f);
+          problem<bf16>(2, m, n, k, ta, tb, 3, 3).check(ctx, 1, 0);
+          problem<bf16>(1, m, n, k, ta, tb, 0, 4).check(ctx, 0.5f, 0.9f);
+        }
+  }
 }
 
 TEST_CASE("with beta 0 what C held does not matter") {
-  context ctx(cpu_options());
-  problem<float> p(2, 20, 30, 40, false, false, 0, 5);
-  for (auto& x : p.c)
-    x = NAN;
-  for (auto [rows, out] = std::pair{p.m, p.run(ctx, 1, 0)}; rows > 0; --rows)
-    for (std::int64_t j = 0; j < p.n; ++j)
-      CHECK(std::isfinite(out[(rows - 1) * p.n + j]));
+  for (const auto& o : slots_under_test()) {
+    CAPTURE(o.device.name);
+    context ctx(o);
+    problem<float> p(2, 20, 30, 40, false, false, 0, 5);
+    for (auto& x : p.c)
+      x = NAN;
+    for (auto [rows, out] = std::pair{p.m, p.run(ctx, 1, 0)}; rows > 0; --rows)
+      for (std::int64_t j = 0; j < p.n; ++j)
+        CHECK(std::isfinite(out[(rows - 1) * p.n + j]));
+  }
 }
 
 TEST_CASE("an empty sum scales C and an empty C is left alone") {
-  context ctx(cpu_options());
-  problem<float> p(2, 4, 5, 0, false, false, 2, 6);
-  p.check(ctx, 1, 0.5f);
-  p.check(ctx, 1, 0);
-  problem<float>(2, 0, 5, 3, false, false, 2, 6).check(ctx, 1, 0.5f);
-  problem<float>(0, 4, 5, 3, false, false, 2, 6).check(ctx, 1, 0.5f);
+  for (const auto& o : slots_under_test()) {
+    CAPTURE(o.device.name);
+    context ctx(o);
+    problem<float> p(2, 4, 5, 0, false, false, 2, 6);
+    p.check(ctx, 1, 0.5f);
+    p.check(ctx, 1, 0);
+    problem<float>(2, 0, 5, 3, false, false, 2, 6).check(ctx, 1, 0.5f);
+    problem<float>(0, 4, 5, 3, false, false, 2, 6).check(ctx, 1, 0.5f);
+  }
 }
 
 TEST_CASE("shapes that do not fit are refused with the shapes") {
-  context ctx(cpu_options());
+  context ctx(cpu_slot());
   auto x = ctx.allocate_of<float>(100);
   auto* p = x.as<float>();
   try {

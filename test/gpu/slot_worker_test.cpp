@@ -10,6 +10,8 @@
 
 #include <doctest/doctest.h>
 
+#include "slots_under_test.hpp"
+
 using namespace troupe;
 using namespace troupe::gpu;
 
@@ -41,13 +43,6 @@ std::shared_ptr<hosted> host(scripted::step_function f = nullptr) {
   auto out = std::make_shared<hosted>();
   out->work = std::make_unique<scripted>(std::move(f));
   return out;
-}
-
-slot_options cpu_slot(std::uint64_t budget = 0) {
-  slot_options o;
-  o.device = find_devices().devices.front();
-  o.memory_budget = budget;
-  return o;
 }
 
 /// A run's outcome, to wait for.

@@ -3,24 +3,15 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include "slots_under_test.hpp"
 #include "troupe/gpu/context.hpp"
 
 using namespace troupe;
 using namespace troupe::gpu;
 
-namespace {
-
-context open_cpu() {
-  slot_options o;
-  o.device = find_devices().devices.front();
-  return context(o);
-}
-
-} // namespace
-
 TEST_CASE("a registry names what it knows when asked for something else") {
   workload_registry r;
-  auto ctx = open_cpu();
+  context ctx(cpu_slot());
   workload_config cfg;
   cfg.name = "t1";
   CHECK(r.make(ctx, "mlp", cfg).error().text.find("known are: none") != std::string::npos);
@@ -36,7 +27,7 @@ TEST_CASE("a registry names what it knows when asked for something else") {
 
 TEST_CASE("a factory that runs out of memory says so in the error code") {
   workload_registry r;
-  auto ctx = open_cpu();
+  context ctx(cpu_slot());
   r.add("big", [](context& c, const workload_config&) -> std::unique_ptr<workload> {
     (void)c.allocate(std::size_t(-1));
     return nullptr;
