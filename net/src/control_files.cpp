@@ -7,7 +7,6 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
-#include <utility>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -44,23 +43,6 @@ std::string why_not_private(const std::string& dir) {
 }
 
 } // namespace
-
-unique_fd& unique_fd::operator=(unique_fd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int unique_fd::release() noexcept {
-  return std::exchange(fd_, -1);
-}
-
-void unique_fd::reset() noexcept {
-  if (fd_ >= 0)
-    ::close(release());
-}
 
 core::result<void> write_control_record(const std::string& run_dir, const control_record& x) {
   const auto path = record_path(run_dir), temporary = path + ".new";
