@@ -311,6 +311,8 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
   const auto c = counters(member);
   const std::array<std::uint64_t, 3> state{c.seed, c.step, c.batch};
   out.add("counters", core::dtype::u64, {3}, std::span<const std::uint64_t>(state));
+  const std::array<std::uint64_t, 1> updates{c.updates};
+  out.add("optimizer.updates", core::dtype::u64, {1}, std::span<const std::uint64_t>(updates));
 }
 
 void training_group::load(std::int64_t member, const core::checkpoint& in, bool with_counters) {
@@ -324,8 +326,9 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
   m.each_tensor(member, [&](const std::string& name, const std::vector<std::int64_t>& shape, float*, std::int64_t) {
     require(name, core::dtype::f32, shape);
   });
-  constexpr std::array<std::int64_t, 1> three{3};
+  constexpr std::array<std::int64_t, 1> three{3}, one{1};
   const auto* state = require("counters", core::dtype::u64, three);
+  const auto* updates = require("optimizer.updates", core::dtype::u64, one);
 
   m.each_tensor(member, [&](const std::string& name, const std::vector<std::int64_t>&, float* at, std::int64_t) {
     const auto values = in.find(name)->as<float>();
@@ -333,6 +336,7 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
   });
   m.net.weights_changed();
   auto c = counters(member);
+  c.updates = updates->as<std::uint64_t>().front(); // goes with the moments
   if (with_counters) {
     const auto values = state->as<std::uint64_t>();
     c.seed = values[0];

@@ -12,8 +12,8 @@ struct begin_step_op {
     const member_params& p = params[k];
     member_counters& m = counters[k];
     m.lr_now = scheduled_lr(p, m.step);
-    m.bias1 = bias_correction(p.beta1, m.step + 1);
-    m.bias2 = bias_correction(p.beta2, m.step + 1);
+    m.bias1 = bias_correction(p.beta1, m.updates + 1);
+    m.bias2 = bias_correction(p.beta2, m.updates + 1);
     m.grad_scale = 1.0f;
   }
 };
@@ -27,6 +27,7 @@ struct end_step_op {
   TROUPE_HD void operator()(i64 k) const {
     counters[k].step += 1;
     counters[k].batch += 1;
+    counters[k].updates += 1;
   }
 };
 

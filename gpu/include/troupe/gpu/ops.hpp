@@ -56,6 +56,7 @@ struct alignas(64) member_counters {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;       ///< optimizer updates done
   std::uint64_t batch = 0;      ///< batches drawn
+  std::uint64_t updates = 0;    ///< that the optimizer's state has seen: `step`, unless that state came from another member
   float lr_now = 0;             ///< of this step, after its schedule
   float bias1 = 1, bias2 = 1;   ///< AdamW's bias corrections of this step
   float grad_scale = 1;         ///< of this step's clipping
@@ -65,7 +66,7 @@ struct alignas(64) member_counters {
   std::uint32_t correct = 0;    ///< of the last softmax_cross_entropy call, summed since reset
   std::uint32_t not_finite = 0; ///< 1 once a loss was not finite
 };
-static_assert(sizeof(member_counters) == 64 || sizeof(member_counters) == 128);
+static_assert(sizeof(member_counters) == 128);
 
 // -- products ------------------------------------------------------------------------------------------------------
 
@@ -133,10 +134,10 @@ void max_pool_backward(context& ctx, std::int64_t members, const conv_shape& s, 
 
 // -- optimizers and counters ---------------------------------------------------------------------------------------
 
-/// Before a step: computes lr_now from the schedule at counters.step, AdamW's bias corrections for step + 1,
+/// Before a step: computes lr_now from the schedule at counters.step, AdamW's bias corrections for updates + 1,
 /// grad_scale = 1. `lr_at` in lr_schedule.hpp is the same function for the host.
 void begin_step(context& ctx, std::int64_t members, const member_params* params, member_counters* counters, const std::uint8_t* active);
-/// After a step: step += 1, batch += 1.
+/// After a step: step, batch and updates += 1.
 void end_step(context& ctx, std::int64_t members, member_counters* counters, const std::uint8_t* active);
 /// grad_norm and, where clip_norm > 0, grad_scale = min(1, clip_norm / grad_norm). Sums in a fixed order.
 /// `scratch`: at least 256 floats a member.
