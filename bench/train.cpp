@@ -33,6 +33,7 @@ struct arguments {
   std::string model = "mlp";
   std::string precision = "fp32";
   std::string data = "fashion_mnist";
+  std::string device = "cpu"; ///< a selector, see gpu::find_device
   unsigned threads = 2;
   unsigned models = 2; ///< per thread
   double seconds = 3;
@@ -44,7 +45,7 @@ struct arguments {
 [[noreturn]] void usage(const std::string& fault) {
   std::cerr << "bench_train: " << fault
             << "\nusage: bench_train [--model mlp|small|cnn] [--precision fp32|bf16] [--data fashion_mnist|synthetic] "
-               "[--threads N] [--models N] [--seconds S] [--epochs N --seeds N] [--lr X] [--json]\n";
+               "[--device cpu|cuda|cuda:1|GPU-…] [--threads N] [--models N] [--seconds S] [--epochs N --seeds N] [--lr X] [--json]\n";
   std::exit(2);
 }
 
@@ -66,6 +67,8 @@ arguments parse(int argc, char** argv) {
         out.precision = value;
       else if (key == "--data")
         out.data = value;
+      else if (key == "--device")
+        out.device = value;
       else if (key == "--threads")
         out.threads = static_cast<unsigned>(std::stoul(value));
       else if (key == "--models")
@@ -150,8 +153,8 @@ struct shared_state {
 gpu::slot_options slot_of(const gpu::slot_options& base, unsigned thread) {
   auto slot = base;
   slot.index = thread;
-  const auto& cores = slot.device.cores;
-  slot.cores = {cores[thread % cores.size()]};
+  if (const auto& cores = slot.device.cores; !cores.empty())
+    slot.cores = {cores[thread % cores.size()]};
   return slot;
 }
 
@@ -222,7 +225,10 @@ json run(const arguments& args) {
   if (!faults.empty())
     throw std::runtime_error(faults.front().text);
   gpu::slot_options slot;
-  slot.device = gpu::find_devices().devices.front();
+  const auto device = gpu::find_device(gpu::find_devices(), args.device);
+  if (!device)
+    throw std::runtime_error(device.error().text);
+  slot.device = *device;
   slot.plan = std::make_shared<gpu::gemm_plan>();
   double flops = 0;
   {
