@@ -237,9 +237,9 @@ auto anon_mail(Ts&&... xs) {
 
 namespace internal {
 
-inline caf::blocking_actor* self_pointer(caf::scoped_actor& x) { return x.ptr(); }
+inline caf::blocking_actor* mail_source(caf::scoped_actor& x) { return x.ptr(); }
 template <class T>
-T* self_pointer(T* x) {
+T* mail_source(T* x) {
   return x;
 }
 
@@ -308,7 +308,7 @@ private:
 template <class Self, class... Ts>
 auto mail(Self& self, Ts&&... xs) {
   static_assert(wire_safe_v<Ts...>, "a message may hold no raw reals: send a wire_real instead");
-  auto ptr = internal::self_pointer(self);
+  auto ptr = internal::mail_source(self);
   using builder =
       internal::mail_builder<caf::message_priority::normal, std::remove_pointer_t<decltype(ptr)>, std::decay_t<Ts>...>;
   return builder{ptr, std::tuple<std::decay_t<Ts>...>{std::forward<Ts>(xs)...}};
@@ -397,13 +397,35 @@ private:
 #endif
 };
 
+namespace internal {
+#if !TROUPE_CAF_MODERN
+// On 0.17.6 these are handlers of the actor, set apart from its behavior; what stands in the behavior is never chosen.
+struct system_clause {};
+struct exit_clause : system_clause {
+  void operator()(caf::exit_msg&) const {}
+};
+struct error_clause : system_clause {
+  void operator()(caf::down_msg&) const {}
+};
+template <class F>
+auto as_handlers(F&& f) {
+  if constexpr (std::is_base_of_v<system_clause, std::decay_t<F>>)
+    return std::tuple<>{};
+  else
+    return std::tuple<std::decay_t<F>>{std::forward<F>(f)};
+}
+#endif
+} // namespace internal
+
 /// A clause for a behavior: what to do when someone asks the actor to exit. `f(caf::exit_msg&)` must call `self->quit` itself.
 template <class Self, class F>
 auto on_exit_msg([[maybe_unused]] Self* self, F f) {
-#if !TROUPE_CAF_MODERN
-  self->set_exit_handler([f](caf::exit_msg& x) { f(x); });
-#endif
+#if TROUPE_CAF_MODERN
   return [f](caf::exit_msg& x) { f(x); };
+#else
+  self->set_exit_handler([f](caf::exit_msg& x) { f(x); });
+  return internal::exit_clause{};
+#endif
 }
 
 /// A clause for a behavior: what to do with an error that answers a message sent without a request. Without it CAF ends the
@@ -414,7 +436,18 @@ auto on_error_msg([[maybe_unused]] Self* self, F f) {
   return [f](caf::error& x) { f(x); };
 #else
   self->set_error_handler([f](caf::error& x) { f(x); });
-  return [](caf::down_msg&) {}; // never chosen: system messages go to their handlers. It fits a typed behavior
+  return internal::error_clause{};
+#endif
+}
+
+/// The behavior of a typed actor that has clauses for exit or error messages: `return make_behavior(self, handlers…, clauses…)`.
+template <class Self, class... Fs>
+typename Self::behavior_type make_behavior([[maybe_unused]] Self* self, Fs... fs) {
+#if TROUPE_CAF_MODERN
+  return {std::move(fs)...};
+#else
+  return std::apply([](auto&&... gs) { return typename Self::behavior_type{std::move(gs)...}; },
+                    std::tuple_cat(internal::as_handlers(std::move(fs))...));
 #endif
 }
 

@@ -90,7 +90,7 @@ TROUPE_INSPECT(call_sync, to, sync)
 struct export_state { trainer_ref to; std::uint32_t sync = 0; };
 TROUPE_INSPECT(export_state, to, sync)
 
-/// `sources` are the states of `what.copy_from`, or of `what.average_of` in its order. `save`: give back the state as it is after
+/// `sources` has the state of `what.copy_from`, if any; a mean is made before and comes as a copy. `save`: give back the state as it is after
 /// the decision, for a checkpoint. In asynchronous experiments it arrives while the trainer runs.
 struct apply_decision {
   trainer_ref to;

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "troupe/actors/node_agent.hpp"
+#include "troupe/actors/slot.hpp"
+
+namespace troupe::actors::internal {
+
+/// What a trainer's actor is built from.
+struct trainer_setup {
+  host_trainer order;
+  std::shared_ptr<gpu::slot_worker> worker; ///< of its slot: only for make_hosted
+  slot_actor slot;
+  std::shared_ptr<const gpu::workload_registry> workloads;
+  std::shared_ptr<blob_store> blobs;
+  fetch_state fetch; ///< may be null
+};
+
+/// Starts a trainer: it builds its workload on the slot and tells the observer.
+trainer_actor spawn_trainer(caf::actor_system& sys, trainer_setup setup);
+
+} // namespace troupe::actors::internal
