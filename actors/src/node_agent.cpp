@@ -46,7 +46,6 @@ public:
   }
 
   agent_self::behavior_type behavior() {
-    on_exception(self_);
     return make_behavior(self_,
         [this](const host_trainer& x) { host(x); },
         [this](const drop_trainer& x) {
@@ -157,6 +156,7 @@ private:
 node_agent_actor spawn_node_agent(caf::actor_system& sys, node_setup setup) {
   return sys.spawn([setup = std::move(setup)](self_pointer self) -> agent_self::behavior_type {
     auto& st = state(self);
+    on_exception(self);
     st.impl = std::make_unique<node_agent>(self, setup);
     st.impl->start();
     return st.impl->behavior();

@@ -134,7 +134,6 @@ private:
 // -- messages --------------------------------------------------------------------------------------------------------
 
 trainer_self::behavior_type trainer::behavior() {
-  on_exception(self_);
   return make_behavior(self_,
       [this](const begin_training& x) {
         if (is_mine(x.to))
@@ -589,6 +588,7 @@ void trainer::note_parking() {
 trainer_actor spawn_trainer(caf::actor_system& sys, trainer_setup setup) {
   return sys.spawn([setup = std::move(setup)](self_pointer self) -> trainer_self::behavior_type {
     auto& st = state(self);
+    on_exception(self);
     st.impl = std::make_unique<trainer>(self, setup);
     st.impl->start();
     return st.impl->behavior();
