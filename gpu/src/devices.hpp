@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "troupe/gpu/device.hpp"
+#include "troupe/gpu/versions.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -17,6 +18,8 @@ struct cgroup_limits {
   std::uint64_t memory_bytes = 0; ///< 0: no limit
 };
 cgroup_limits read_cgroup_limits(const std::string& root = "/");
+
+void add_cuda_versions(std::vector<library_version>& into);
 
 std::vector<std::string> cpu_features();
 

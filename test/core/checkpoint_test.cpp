@@ -7,7 +7,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "core/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 
 using namespace troupe::core;
 

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/temporary_folder.hpp"
+#include "temporary_folder.hpp"
 #include "troupe/core/checkpoint.hpp"
 #include "troupe/core/run_reader.hpp"
 
