@@ -137,7 +137,7 @@ public:
       append_row(m, now);
     if (auto ok = table_.append(rows_); !ok)
       return ok;
-    return end_line(true);
+    return end_line(false);
   }
 
   result<void> event(std::string_view kind, const nlohmann::json& details) override {

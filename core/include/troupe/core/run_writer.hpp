@@ -17,15 +17,18 @@ namespace troupe::core {
 class run_writer {
 public:
   virtual ~run_writer() = default;
-  /// A sync point: what was reported and decided. Durable when it returns: nobody acts on a decision before.
+  /// A sync point: what was reported and decided. Written when it returns, so that it outlives this process whatever follows:
+  /// nobody acts on a decision before. A failure of the machine may lose what came after the newest checkpoint set, which is where
+  /// a resumption begins in any case; waiting for the disk at each sync point would cost milliseconds for nothing.
   virtual result<void> sync_point(sync_index k, const std::vector<metadata>& reports,
                                   const std::map<trainer_id, decision>& decisions) = 0;
   /// Something that happened: kind ("trainer_started", "trainer_failed", "trainer_finished", "paused", …) and a JSON object.
-  /// docs/file-formats.md lists the kinds and their members. Written at once, durable with the next sync point, set or flush.
+  /// docs/file-formats.md lists the kinds and their members. Written at once, as above.
   virtual result<void> event(std::string_view kind, const nlohmann::json& details) = 0;
-  /// A complete set of checkpoints, all of whose files are durable: a point to resume from.
+  /// A complete set of checkpoints, all of whose files are durable: a point to resume from. On disk (fsync) when it returns,
+  /// with everything before it.
   virtual result<void> checkpoint_set(const core::checkpoint_set& set) = 0;
-  virtual result<void> flush() = 0; ///< makes everything so far durable
+  virtual result<void> flush() = 0; ///< brings everything so far to disk (fsync)
 };
 
 /// A run directory: experiment.json, run.jsonl (everything, one object a line), metadata.csv (one row a report),
