@@ -7,8 +7,9 @@ namespace troupe::gpu::internal {
 namespace {
 
 std::string label_of(const slot_options& o) {
-  auto device = o.device.kind == device_kind::cpu ? std::string("cpu")
-                                                  : "cuda:" + std::to_string(o.device.ordinal) + ", " + o.device.name;
+  auto device = o.device.kind == device_kind::cpu
+                    ? std::string("cpu")
+                    : "cuda:" + std::to_string(o.device.ordinal) + ", " + o.device.name;
   return "slot " + std::to_string(o.index) + " (" + device + ")";
 }
 
@@ -32,8 +33,8 @@ void* backend::acquire(std::size_t bytes) {
   const auto used = used_.load(std::memory_order_relaxed);
   if (limit_ != 0 && (bytes > limit_ || used > limit_ - bytes)) {
     const bool by_budget = budget_ != 0 && limit_ == budget_;
-    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " + std::to_string(used) + " of " +
-                        std::to_string(limit_) + " bytes of the " +
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " +
+                        std::to_string(used) + " of " + std::to_string(limit_) + " bytes of the " +
                         (by_budget ? "slot's memory budget" : "device's memory") +
                         " are in use; place fewer trainers on this slot, make model or batch smaller" +
                         (by_budget ? ", or raise its budget" : ""));
@@ -44,8 +45,8 @@ void* backend::acquire(std::size_t bytes) {
     p = allocate(bytes);
   }
   if (p == nullptr)
-    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " + std::to_string(used) +
-                        " bytes are in use, " +
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " +
+                        std::to_string(used) + " bytes are in use, " +
                         (budget_ != 0 ? "the slot's memory budget is " + std::to_string(budget_) + " bytes, "
                                       : std::string("the slot has no memory budget, ")) +
                         "but the device has no room" + memory_state() +
@@ -61,7 +62,8 @@ void* backend::acquire_host(std::size_t bytes) {
     collect();
   void* p = allocate_host(bytes);
   if (p == nullptr)
-    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes of host memory were requested, but there is no room");
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) +
+                        " bytes of host memory were requested, but there is no room");
   return p;
 }
 

@@ -13,7 +13,8 @@
 
 namespace troupe::gpu::internal {
 
-/// One product for each member, checked by gemm(): C = alpha op(A) op(B) + beta C, row-major, op(A) m x k, op(B) k x n.
+/// One product for each member, checked by gemm(): C = alpha op(A) op(B) + beta C, row-major, op(A) m x k,
+/// op(B) k x n.
 struct gemm_call {
   std::int64_t members = 1, m = 0, n = 0, k = 0;
   bool trans_a = false, trans_b = false;
@@ -26,8 +27,8 @@ struct gemm_call {
   std::int64_t stride_a = 0, stride_b = 0, stride_c = 0; ///< elements from member to member
 };
 
-/// What differs between CPU and CUDA, and the accounting that does not. Shared by a context and its buffers, so that
-/// a buffer may outlive the context. Used on the context's thread, except `release` and the counters.
+/// What differs between CPU and CUDA, and the accounting that does not. Shared by a context and its buffers,
+/// so that a buffer may outlive the context. Used on the context's thread, except `release` and the counters.
 class backend {
 public:
   explicit backend(const slot_options& options);

@@ -30,8 +30,9 @@ void context::bind() {
 
 void context::check_thread() const {
   if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
-    throw std::logic_error(impl_->label() +
-                           ": its context was used from a thread that does not own it; send the work to the slot instead");
+    throw std::logic_error(
+        impl_->label() +
+        ": its context was used from a thread that does not own it; send the work to the slot instead");
 }
 
 buffer context::allocate(std::size_t bytes) {
@@ -84,10 +85,12 @@ std::uint64_t context::memory_peak() const noexcept { return impl_->peak(); }
 bool context::should_yield() const noexcept {
   if (yield_flag_ != nullptr && yield_flag_->load(std::memory_order_relaxed))
     return true;
-  return deadline_ != std::chrono::steady_clock::time_point::max() && std::chrono::steady_clock::now() >= deadline_;
+  return deadline_ != std::chrono::steady_clock::time_point::max() &&
+         std::chrono::steady_clock::now() >= deadline_;
 }
 
-void context::set_yield(const std::atomic<bool>* flag, std::chrono::steady_clock::time_point deadline) noexcept {
+void context::set_yield(const std::atomic<bool>* flag,
+                        std::chrono::steady_clock::time_point deadline) noexcept {
   yield_flag_ = flag;
   deadline_ = deadline;
 }

@@ -20,15 +20,16 @@ std::size_t round_up(std::size_t x, std::size_t to) { return (x + to - 1) / to *
 
 /// In the cache line before a block's data.
 struct alignas(line) header {
-  void* base = nullptr;      // what malloc gave
-  std::size_t capacity = 0;  // of the data
-  header* next = nullptr;    // in the free list
+  void* base = nullptr;     // what malloc gave
+  std::size_t capacity = 0; // of the data
+  header* next = nullptr;   // in the free list
 };
 
 header* header_of(void* data) { return static_cast<header*>(data) - 1; }
 
-/// Blocks of 64-byte alignment, kept for reuse by exact capacity. Large ones begin at different places of their page:
-/// equal places in several arrays of one loop make loads wait for unrelated stores (4 KiB aliasing).
+/// Blocks of 64-byte alignment, kept for reuse by exact capacity. Large ones begin at different places of
+/// their page: equal places in several arrays of one loop make loads wait for unrelated stores (4 KiB
+/// aliasing).
 class pool {
 public:
   ~pool() { trim(); }
@@ -88,7 +89,8 @@ private:
 
 class cpu_backend final : public backend {
 public:
-  explicit cpu_backend(const slot_options& options) : backend(options), cores_(options.cores), gemm_(options) {}
+  explicit cpu_backend(const slot_options& options)
+      : backend(options), cores_(options.cores), gemm_(options) {}
 
   void bind() override {
     own();
@@ -102,13 +104,13 @@ public:
         std::string list;
         for (int c : cores_)
           list += (list.empty() ? "" : ",") + std::to_string(c);
-        throw device_error(label() + ": its thread cannot be pinned to the cores " + list + ": " + std::strerror(rc) +
-                               "; `taskset -p` shows which cores this process may use",
+        throw device_error(label() + ": its thread cannot be pinned to the cores " + list + ": " +
+                               std::strerror(rc) + "; `taskset -p` shows which cores this process may use",
                            false);
       }
     }
-    // oneDNN's threads are OpenMP's, counted per calling thread. Two pools that spin against each other are 3 to 4 times
-    // slower than one thread, and parallelism is across trainers.
+    // oneDNN's threads are OpenMP's, counted per calling thread. Two pools that spin against each other are 3
+    // to 4 times slower than one thread, and parallelism is across trainers.
     if (auto* set_threads = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads")))
       set_threads(1);
   }
@@ -135,6 +137,8 @@ private:
 
 } // namespace
 
-std::shared_ptr<backend> make_cpu_backend(const slot_options& options) { return std::make_shared<cpu_backend>(options); }
+std::shared_ptr<backend> make_cpu_backend(const slot_options& options) {
+  return std::make_shared<cpu_backend>(options);
+}
 
 } // namespace troupe::gpu::internal

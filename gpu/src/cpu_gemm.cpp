@@ -33,7 +33,8 @@ constexpr gemm_library standard() {
 
 } // namespace
 
-cpu_gemm::cpu_gemm(const slot_options& options, bool native_bf16) : plan_(options.plan), native_bf16_(native_bf16) {
+cpu_gemm::cpu_gemm(const slot_options& options, bool native_bf16)
+    : plan_(options.plan), native_bf16_(native_bf16) {
   if (standard() == gemm_library::openblas)
     (void)blas(); // better now than in the middle of a run
 }
@@ -95,9 +96,10 @@ gemm_library cpu_gemm::choose(const product& p) {
   if (!choice)
     choice = plan_->probing() ? probe(shape, p) : standard();
   if ((*choice == gemm_library::onednn || *choice == gemm_library::onednn_matmul) && !onednn::available())
-    throw device_error("the gemm plan asks for oneDNN, but this Troupe was built without it; install libdnnl-dev and build "
-                       "again, or use a plan that was measured on this machine",
-                       false);
+    throw device_error(
+        "the gemm plan asks for oneDNN, but this Troupe was built without it; install libdnnl-dev and build "
+        "again, or use a plan that was measured on this machine",
+        false);
   choices_.emplace(shape, *choice);
   return *choice;
 }
@@ -115,8 +117,8 @@ gemm_library cpu_gemm::probe(const gemm_shape& shape, const product& p) {
   if (seconds.size() > 1) {
     // On copies: C must not be touched, and the operands' values do not matter.
     const auto ra = p.trans_a ? p.k : p.m, rb = p.trans_b ? p.n : p.k;
-    std::vector<float> a(static_cast<std::size_t>(ra * p.lda), 0.5f), b(static_cast<std::size_t>(rb * p.ldb), 0.25f),
-        c(static_cast<std::size_t>(p.m * p.ldc), 1.f);
+    std::vector<float> a(static_cast<std::size_t>(ra * p.lda), 0.5f),
+        b(static_cast<std::size_t>(rb * p.ldb), 0.25f), c(static_cast<std::size_t>(p.m * p.ldc), 1.f);
     auto copy = p;
     copy.a = a.data();
     copy.b = b.data();
@@ -140,9 +142,10 @@ openblas& cpu_gemm::blas() {
     std::string why;
     blas_ = openblas::load(&why);
     if (blas_ == nullptr)
-      throw device_error("matrix products need OpenBLAS here, but it cannot be loaded: " + why +
-                             "; install libopenblas0 (Debian), or build Troupe with oneDNN and use a plan without OpenBLAS",
-                         false);
+      throw device_error(
+          "matrix products need OpenBLAS here, but it cannot be loaded: " + why +
+              "; install libopenblas0 (Debian), or build Troupe with oneDNN and use a plan without OpenBLAS",
+          false);
   }
   return *blas_;
 }

@@ -11,8 +11,8 @@
 
 namespace troupe::gpu::internal {
 
-/// Matrix products of one CPU slot. One thread computes; members are independent products of the same kind, so that a
-/// member's result depends neither on the others nor on how many there are.
+/// Matrix products of one CPU slot. One thread computes; members are independent products of the same kind,
+/// so that a member's result depends neither on the others nor on how many there are.
 class cpu_gemm {
 public:
   /// `native_bf16`: whether the processor multiplies bf16; a test may deny it.
@@ -27,8 +27,8 @@ private:
   void compute_low(const product& p);
   openblas& blas();
 
-  std::shared_ptr<gemm_plan> plan_;             // may be null: the default for all
-  std::map<gemm_shape, gemm_library> choices_;  // the plan's, as far as met
+  std::shared_ptr<gemm_plan> plan_;            // may be null: the default for all
+  std::map<gemm_shape, gemm_library> choices_; // the plan's, as far as met
   onednn onednn_;
   std::unique_ptr<openblas> blas_;
   bool native_bf16_;

@@ -11,16 +11,17 @@ namespace troupe::gpu::internal {
 
 namespace {
 
-/// The number that CUDA has for this device in this process: another process may have left a number that means another
-/// GPU here, the UUID does not change.
+/// The number that CUDA has for this device in this process: another process may have left a number that
+/// means another GPU here, the UUID does not change.
 int ordinal_of(const slot_options& options) {
   const auto report = find_devices();
   if (report.cuda_status != "ok")
     throw device_error("slot " + std::to_string(options.index) + " asks for the GPU " + options.device.id +
                            ", but no GPU can be used: " + report.cuda_status + "; use the device \"cpu\"",
                        false);
-  auto found = options.device.id.empty() ? find_device(report, "cuda:" + std::to_string(options.device.ordinal))
-                                         : find_device(report, options.device.id);
+  auto found = options.device.id.empty()
+                   ? find_device(report, "cuda:" + std::to_string(options.device.ordinal))
+                   : find_device(report, options.device.id);
   if (!found)
     throw device_error("slot " + std::to_string(options.index) + ": " + found.error().text, false);
   return found->ordinal;
@@ -46,14 +47,16 @@ private:
   bool ok_ = false;
 };
 
-/// A stream and the memory pool behind it. Destroyed in the order of their use, with whatever is still enqueued.
+/// A stream and the memory pool behind it. Destroyed in the order of their use, with whatever is still
+/// enqueued.
 struct stream_and_pool {
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
 
   stream_and_pool(int ordinal, const std::string& label) {
     try {
-      check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), label, "cudaStreamCreateWithFlags");
+      check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), label,
+                 "cudaStreamCreateWithFlags");
       cudaMemPoolProps props{};
       props.allocType = cudaMemAllocationTypePinned;
       props.handleTypes = cudaMemHandleTypeNone;
@@ -61,7 +64,8 @@ struct stream_and_pool {
       props.location.id = ordinal;
       check_cuda(cudaMemPoolCreate(&pool, &props), label, "cudaMemPoolCreate");
       auto keep = std::numeric_limits<std::uint64_t>::max(); // freed memory stays for the next allocation
-      check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), label, "cudaMemPoolSetAttribute");
+      check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), label,
+                 "cudaMemPoolSetAttribute");
     } catch (...) {
       destroy();
       throw;
@@ -91,8 +95,8 @@ public:
     cudaDeviceProp p{};
     check_cuda(cudaGetDeviceProperties(&p, ordinal_), label(), "cudaGetDeviceProperties");
     if (p.major * 10 + p.minor < 75)
-      throw device_error(label() + ": compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor) +
-                             " is too old, Troupe needs 7.5 (Turing) or newer",
+      throw device_error(label() + ": compute capability " + std::to_string(p.major) + "." +
+                             std::to_string(p.minor) + " is too old, Troupe needs 7.5 (Turing) or newer",
                          false);
     if (p.memoryPoolsSupported == 0)
       throw device_error(label() + ": the device has no stream-ordered memory pools", false);
@@ -100,8 +104,8 @@ public:
     const std::size_t workspace = p.major >= 9 ? 32u << 20 : 8u << 20; // what cuBLAS's manual advises
     workspace_ = allocate(workspace);
     if (workspace_ == nullptr)
-      throw device_error(label() + ": the device has no room for cuBLAS's workspace of " + std::to_string(workspace) +
-                             " bytes" + memory_state(),
+      throw device_error(label() + ": the device has no room for cuBLAS's workspace of " +
+                             std::to_string(workspace) + " bytes" + memory_state(),
                          false);
     blas_.emplace(device_->stream, workspace_, workspace, options.math, label());
   }
@@ -124,10 +128,12 @@ public:
     check_cuda(cudaMemsetAsync(dst, 0, bytes, device_->stream), label(), "cudaMemsetAsync");
   }
   void copy(void* dst, const void* src, std::size_t bytes) override {
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(), "copy on the device");
+    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(),
+               "copy on the device");
   }
   void upload(void* dst, const void* src, std::size_t bytes) override {
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, device_->stream), label(), "copy to the device");
+    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, device_->stream), label(),
+               "copy to the device");
     // Ordinary memory has been staged when the call returns, pinned memory is still being read.
     cudaPointerAttributes where{};
     if (cudaPointerGetAttributes(&where, src) != cudaSuccess)
@@ -136,7 +142,8 @@ public:
       synchronize();
   }
   void download(void* dst, const void* src, std::size_t bytes) override {
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, device_->stream), label(), "copy from the device");
+    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, device_->stream), label(),
+               "copy from the device");
     synchronize();
   }
   void synchronize() override {
@@ -157,7 +164,8 @@ protected:
   }
   void free(void* data, std::size_t) noexcept override {
     const device_scope scope(ordinal_);
-    (void)cudaFreeAsync(data, device_->stream); // after a sticky error it fails, and there is nothing left to free
+    (void)cudaFreeAsync(data,
+                        device_->stream); // after a sticky error it fails, and there is nothing left to free
     (void)cudaGetLastError();
   }
   void* allocate_host(std::size_t bytes) override {
@@ -198,6 +206,8 @@ private:
 
 } // namespace
 
-std::shared_ptr<backend> make_cuda_backend(const slot_options& options) { return std::make_shared<cuda_backend>(options); }
+std::shared_ptr<backend> make_cuda_backend(const slot_options& options) {
+  return std::make_shared<cuda_backend>(options);
+}
 
 } // namespace troupe::gpu::internal

@@ -10,9 +10,11 @@ namespace troupe::gpu::internal {
 std::string uuid_text(const cudaDeviceProp& p) {
   const auto* u = reinterpret_cast<const unsigned char*>(p.uuid.bytes);
   char text[48];
-  std::snprintf(text, sizeof text, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
-                u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-  const bool slice = std::string_view(p.name).find(" MIG ") != std::string_view::npos; // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+  std::snprintf(text, sizeof text, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+                u[15]);
+  const bool slice =
+      std::string_view(p.name).find(" MIG ") != std::string_view::npos; // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
   return (slice ? "MIG-" : "GPU-") + std::string(text);
 }
 
@@ -40,8 +42,8 @@ void find_cuda_devices(device_report& report) {
     else if (rc == cudaErrorInsufficientDriver)
       report.cuda_status = "the NVIDIA driver supports CUDA " + std::to_string(driver / 1000) + "." +
                            std::to_string(driver % 1000 / 10) + ", Troupe was built with " +
-                           std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
-                           ": update the driver";
+                           std::to_string(CUDART_VERSION / 1000) + "." +
+                           std::to_string(CUDART_VERSION % 1000 / 10) + ": update the driver";
     else
       report.cuda_status = std::string(cudaGetErrorString(rc)) + " (" + cudaGetErrorName(rc) + ")";
     return;

@@ -38,12 +38,15 @@ struct nvrtc {
   bool load(std::string& why) {
     const auto lib = internal::shared_library::open(internal::cuda_library_names("libnvrtc"),
                                                     internal::cuda_library_folders(), why);
-    return lib && lib->get(create, "nvrtcCreateProgram", why) && lib->get(destroy, "nvrtcDestroyProgram", why) &&
-           lib->get(add_name, "nvrtcAddNameExpression", why) && lib->get(lowered_name, "nvrtcGetLoweredName", why) &&
-           lib->get(compile, "nvrtcCompileProgram", why) && lib->get(log_size, "nvrtcGetProgramLogSize", why) &&
-           lib->get(log, "nvrtcGetProgramLog", why) && lib->get(ptx_size, "nvrtcGetPTXSize", why) &&
-           lib->get(ptx, "nvrtcGetPTX", why) && lib->get(cubin_size, "nvrtcGetCUBINSize", why) &&
-           lib->get(cubin, "nvrtcGetCUBIN", why) && lib->get(arch_count, "nvrtcGetNumSupportedArchs", why) &&
+    return lib && lib->get(create, "nvrtcCreateProgram", why) &&
+           lib->get(destroy, "nvrtcDestroyProgram", why) &&
+           lib->get(add_name, "nvrtcAddNameExpression", why) &&
+           lib->get(lowered_name, "nvrtcGetLoweredName", why) &&
+           lib->get(compile, "nvrtcCompileProgram", why) &&
+           lib->get(log_size, "nvrtcGetProgramLogSize", why) && lib->get(log, "nvrtcGetProgramLog", why) &&
+           lib->get(ptx_size, "nvrtcGetPTXSize", why) && lib->get(ptx, "nvrtcGetPTX", why) &&
+           lib->get(cubin_size, "nvrtcGetCUBINSize", why) && lib->get(cubin, "nvrtcGetCUBIN", why) &&
+           lib->get(arch_count, "nvrtcGetNumSupportedArchs", why) &&
            lib->get(archs, "nvrtcGetSupportedArchs", why) && lib->get(text, "nvrtcGetErrorString", why);
   }
 
@@ -78,8 +81,9 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
   nvrtc lib;
   std::string why;
   if (!lib.load(why))
-    return fault(core::errc::device, "compiling CUDA source needs NVRTC, which cannot be loaded: " + why +
-                                         "; install the CUDA toolkit's libnvrtc, or put its folder on LD_LIBRARY_PATH");
+    return fault(core::errc::device,
+                 "compiling CUDA source needs NVRTC, which cannot be loaded: " + why +
+                     "; install the CUDA toolkit's libnvrtc, or put its folder on LD_LIBRARY_PATH");
   program_scope p{lib};
   auto rc = lib.create(&p.program, source.text.c_str(), source.name.c_str(), 0, nullptr, nullptr);
   if (rc != NVRTC_SUCCESS)
@@ -103,8 +107,8 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
     if (a <= wanted)
       below = std::max(below, a);
   if (below == 0)
-    return fault(core::errc::device, "this NVRTC cannot compile for compute capability " + std::to_string(compute_major) + "." +
-                                         std::to_string(compute_minor));
+    return fault(core::errc::device, "this NVRTC cannot compile for compute capability " +
+                                         std::to_string(compute_major) + "." + std::to_string(compute_minor));
   std::vector<std::string> options{exact ? "--gpu-architecture=sm_" + std::to_string(wanted)
                                          : "--gpu-architecture=compute_" + std::to_string(below)};
   options.insert(options.end(), source.options.begin(), source.options.end());
@@ -115,7 +119,8 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
   cuda_binary out;
   out.log = lib.log_of(p.program);
   if (rc != NVRTC_SUCCESS)
-    return fault(core::errc::invalid_argument, std::string("the CUDA source does not compile: ") + lib.text(rc) + "\n" + out.log);
+    return fault(core::errc::invalid_argument,
+                 std::string("the CUDA source does not compile: ") + lib.text(rc) + "\n" + out.log);
   for (const auto& k : source.kernels) {
     const char* name = nullptr;
     if (rc = lib.lowered_name(p.program, k.c_str(), &name); rc != NVRTC_SUCCESS)
@@ -182,7 +187,8 @@ struct cuda_module::impl {
   CUmodule module = nullptr;
   std::map<std::string, CUfunction, std::less<>> kernels;
 
-  impl(context& c, const cuda_source& source) : ctx(c), label(c.impl().label()), name(source.name), api(label) {
+  impl(context& c, const cuda_source& source)
+      : ctx(c), label(c.impl().label()), name(source.name), api(label) {
     const auto& d = c.options().device;
     auto made = compile_cuda(source, d.compute_major, d.compute_minor);
     if (!made)
@@ -214,9 +220,10 @@ struct cuda_module::impl {
 cuda_module::cuda_module(context& ctx, const cuda_source& source) {
   ctx.check_thread();
   if (ctx.kind() != device_kind::cuda)
-    throw device_error(ctx.impl().label() + ": " + source.name +
-                           ": CUDA source needs a GPU slot, this one is a CPU's; `troupe doctor` lists the devices",
-                       false);
+    throw device_error(
+        ctx.impl().label() + ": " + source.name +
+            ": CUDA source needs a GPU slot, this one is a CPU's; `troupe doctor` lists the devices",
+        false);
   impl_ = std::make_unique<impl>(ctx, source);
 }
 cuda_module::~cuda_module() = default;

@@ -18,7 +18,8 @@ namespace {
 
 std::vector<int> allowed_cores() {
   std::vector<int> cores;
-  for (std::size_t count = 1024; count <= (1u << 20); count *= 2) { // the kernel may know more cores than a cpu_set_t holds
+  for (std::size_t count = 1024; count <= (1u << 20);
+       count *= 2) { // the kernel may know more cores than a cpu_set_t holds
     cpu_set_t* set = CPU_ALLOC(count);
     if (set == nullptr)
       break;
@@ -60,7 +61,8 @@ device_info describe_cpu() {
 }
 
 bool begins_with(std::string_view text, std::string_view prefix) {
-  return text.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), text.begin(), [](char a, char b) {
+  return text.size() >= prefix.size() &&
+         std::equal(prefix.begin(), prefix.end(), text.begin(), [](char a, char b) {
            return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
          });
 }
@@ -69,7 +71,9 @@ std::string list_of(const device_report& report) {
   std::string out;
   for (const auto& d : report.devices) {
     out += out.empty() ? "" : ", ";
-    out += d.kind == device_kind::cpu ? "cpu" : "cuda:" + std::to_string(d.ordinal) + " = " + d.id + " (" + d.name + ")";
+    out += d.kind == device_kind::cpu
+               ? "cpu"
+               : "cuda:" + std::to_string(d.ordinal) + " = " + d.id + " (" + d.name + ")";
   }
   if (report.cuda_status != "ok")
     out += "; no GPU is used: " + report.cuda_status;
@@ -108,7 +112,8 @@ core::result<device_info> find_device(const device_report& report, std::string_v
     int n = -1;
     const auto [end, ec] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
     if (ec != std::errc{} || end != digits.data() + digits.size() || n < 0)
-      return fail(core::errc::invalid_argument, "\"" + std::string(digits) + "\" is no device number; " + forms);
+      return fail(core::errc::invalid_argument,
+                  "\"" + std::string(digits) + "\" is no device number; " + forms);
     return first([n](const device_info& d) { return d.kind == device_kind::cuda && d.ordinal == n; },
                  "no GPU has this number");
   }
@@ -116,10 +121,12 @@ core::result<device_info> find_device(const device_report& report, std::string_v
     const auto rest = selector.substr(4);
     // MIG-GPU-<uuid>/<gi>/<ci> is the form of drivers before R470.
     const bool whole = !rest.empty() && std::all_of(rest.begin(), rest.end(), [&](char c) {
-      return std::isxdigit(static_cast<unsigned char>(c)) || c == '-' || (begins_with(selector, "MIG-") && std::string_view("GPU/").find(c) != std::string_view::npos);
+      return std::isxdigit(static_cast<unsigned char>(c)) || c == '-' ||
+             (begins_with(selector, "MIG-") && std::string_view("GPU/").find(c) != std::string_view::npos);
     });
     if (!whole)
-      return fail(core::errc::invalid_argument, "a UUID has hexadecimal digits and dashes after its first four letters");
+      return fail(core::errc::invalid_argument,
+                  "a UUID has hexadecimal digits and dashes after its first four letters");
     std::vector<const device_info*> found;
     for (const auto& d : report.devices)
       if (d.kind == device_kind::cuda && begins_with(d.id, selector)) {
@@ -130,7 +137,8 @@ core::result<device_info> find_device(const device_report& report, std::string_v
     if (found.size() == 1)
       return *found.front();
     return found.empty() ? fail(core::errc::not_found, "no device has a UUID that begins like this")
-                         : fail(core::errc::invalid_argument, "several devices' UUIDs begin like this, give more of it");
+                         : fail(core::errc::invalid_argument,
+                                "several devices' UUIDs begin like this, give more of it");
   }
   return fail(core::errc::invalid_argument, forms);
 }
@@ -154,7 +162,8 @@ void lower(double& limit, double x) {
 void lower(std::uint64_t& limit, const std::string& text) {
   std::uint64_t x = 0;
   if (std::from_chars(text.data(), text.data() + text.size(), x).ec == std::errc{} && x != 0 &&
-      x < (std::uint64_t{1} << 60) && (limit == 0 || x < limit)) // v1 writes a number near 2^63 for "no limit"
+      x < (std::uint64_t{1} << 60) &&
+      (limit == 0 || x < limit)) // v1 writes a number near 2^63 for "no limit"
     limit = x;
 }
 

@@ -10,13 +10,13 @@ namespace {
 
 template <class T>
 std::string shape_of(const char* name, const mat<T>& x, bool trans) {
-  return std::string(name) + (trans ? "^T: " : ": ") + std::to_string(x.rows) + " x " + std::to_string(x.cols) + ", ld " +
-         std::to_string(x.ld);
+  return std::string(name) + (trans ? "^T: " : ": ") + std::to_string(x.rows) + " x " +
+         std::to_string(x.cols) + ", ld " + std::to_string(x.ld);
 }
 
 template <class T>
-void product(context& ctx, std::int64_t members, bool trans_a, bool trans_b, float alpha, const mat<const T>& a,
-             const mat<const T>& b, float beta, const mat<float>& c) {
+void product(context& ctx, std::int64_t members, bool trans_a, bool trans_b, float alpha,
+             const mat<const T>& a, const mat<const T>& b, float beta, const mat<float>& c) {
   ctx.check_thread();
   internal::gemm_call call;
   call.members = members;
@@ -24,8 +24,8 @@ void product(context& ctx, std::int64_t members, bool trans_a, bool trans_b, flo
   call.k = trans_a ? a.rows : a.cols;
   call.n = trans_b ? b.rows : b.cols;
   const auto kb = trans_b ? b.cols : b.rows;
-  if (call.m != c.rows || call.n != c.cols || call.k != kb || a.ld < a.cols || b.ld < b.cols || c.ld < c.cols ||
-      members < 0)
+  if (call.m != c.rows || call.n != c.cols || call.k != kb || a.ld < a.cols || b.ld < b.cols ||
+      c.ld < c.cols || members < 0)
     throw std::invalid_argument("gemm: the shapes do not fit: " + shape_of("A", a, trans_a) + "; " +
                                 shape_of("B", b, trans_b) + "; " + shape_of("C", c, false) + "; members " +
                                 std::to_string(members));

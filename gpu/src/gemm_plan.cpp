@@ -26,7 +26,9 @@ std::string openblas_version() {
 
 /// What a measurement is valid for.
 nlohmann::json machine() {
-  return {{"cpu", internal::cpu_name()}, {"onednn", internal::onednn::version()}, {"openblas", openblas_version()}};
+  return {{"cpu", internal::cpu_name()},
+          {"onednn", internal::onednn::version()},
+          {"openblas", openblas_version()}};
 }
 
 } // namespace
@@ -49,7 +51,8 @@ std::optional<gemm_library> gemm_plan::find(const gemm_shape& shape) const {
   return at == choices_.end() ? std::nullopt : std::optional(at->second);
 }
 
-gemm_library gemm_plan::decide(const gemm_shape& shape, const std::vector<std::pair<gemm_library, double>>& measured) {
+gemm_library gemm_plan::decide(const gemm_shape& shape,
+                               const std::vector<std::pair<gemm_library, double>>& measured) {
   auto best = measured.front();
   for (const auto& x : measured)
     if (x.second < best.second && x.second < measured.front().second / 1.05)

@@ -50,8 +50,8 @@ public:
 
 private:
   openblas() = default;
-  void (*sgemm_)(int order, int ta, int tb, int m, int n, int k, float alpha, const float* a, int lda, const float* b, int ldb,
-                 float beta, float* c, int ldc) = nullptr;
+  void (*sgemm_)(int order, int ta, int tb, int m, int n, int k, float alpha, const float* a, int lda,
+                 const float* b, int ldb, float beta, float* c, int ldc) = nullptr;
   char* (*config_)() = nullptr;
 };
 

@@ -5,7 +5,8 @@
 namespace troupe::gpu {
 
 namespace {
-constexpr const char* reason = "this Troupe was built without CUDA, so CUDA source cannot be compiled; configure with TROUPE_CUDA=ON";
+constexpr const char* reason =
+    "this Troupe was built without CUDA, so CUDA source cannot be compiled; configure with TROUPE_CUDA=ON";
 }
 
 struct cuda_module::impl {
@@ -22,7 +23,9 @@ cuda_module::cuda_module(context& ctx, const cuda_source& source) {
 cuda_module::~cuda_module() = default;
 cuda_module::cuda_module(cuda_module&&) noexcept = default;
 cuda_module& cuda_module::operator=(cuda_module&&) noexcept = default;
-void cuda_module::launch_raw(std::string_view, const cuda_extent&, void**) { throw device_error(reason, false); }
+void cuda_module::launch_raw(std::string_view, const cuda_extent&, void**) {
+  throw device_error(reason, false);
+}
 const std::string& cuda_module::compiler_log() const noexcept { return impl_->log; }
 
 } // namespace troupe::gpu

@@ -24,18 +24,27 @@ bool onednn::native_bf16() noexcept {
 namespace {
 
 [[noreturn]] void fail(const char* what, const product& p, const std::string& why) {
-  throw device_error(std::string("oneDNN's ") + what + " of " + std::to_string(p.m) + " x " + std::to_string(p.n) + " x " +
-                         std::to_string(p.k) + " failed: " + why,
+  throw device_error(std::string("oneDNN's ") + what + " of " + std::to_string(p.m) + " x " +
+                         std::to_string(p.n) + " x " + std::to_string(p.k) + " failed: " + why,
                      false);
 }
 
 /// All that a primitive is made for. alpha and beta by their bits, so that the order is total.
-using matmul_key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::uint32_t, std::uint32_t,
-                              std::int64_t, std::int64_t, std::int64_t>;
+using matmul_key = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool, bool, std::uint32_t,
+                              std::uint32_t, std::int64_t, std::int64_t, std::int64_t>;
 
 matmul_key key_of(const product& p) {
-  return {p.m, p.n, p.k, p.trans_a, p.trans_b, p.low, std::bit_cast<std::uint32_t>(p.alpha),
-          std::bit_cast<std::uint32_t>(p.beta), p.lda, p.ldb, p.ldc};
+  return {p.m,
+          p.n,
+          p.k,
+          p.trans_a,
+          p.trans_b,
+          p.low,
+          std::bit_cast<std::uint32_t>(p.alpha),
+          std::bit_cast<std::uint32_t>(p.beta),
+          p.lda,
+          p.ldb,
+          p.ldc};
 }
 
 struct prepared {
@@ -103,8 +112,8 @@ std::string onednn::version() {
 
 void onednn::sgemm(const product& p) {
   const auto status = dnnl_sgemm(p.trans_a ? 'T' : 'N', p.trans_b ? 'T' : 'N', p.m, p.n, p.k, p.alpha,
-                                 static_cast<const float*>(p.a), p.lda, static_cast<const float*>(p.b), p.ldb, p.beta, p.c,
-                                 p.ldc);
+                                 static_cast<const float*>(p.a), p.lda, static_cast<const float*>(p.b), p.ldb,
+                                 p.beta, p.c, p.ldc);
   if (status != dnnl_success)
     fail("sgemm", p, "status " + std::to_string(status));
 }

@@ -11,7 +11,8 @@ std::unique_ptr<openblas> openblas::load(std::string* why) {
   std::unique_ptr<openblas> out(new openblas);
   void (*set)(int) = nullptr;
   int (*get)() = nullptr;
-  if (!lib || !lib->get(out->sgemm_, "cblas_sgemm", text) || !lib->get(out->config_, "openblas_get_config", text) ||
+  if (!lib || !lib->get(out->sgemm_, "cblas_sgemm", text) ||
+      !lib->get(out->config_, "openblas_get_config", text) ||
       !lib->get(set, "openblas_set_num_threads", text) || !lib->get(get, "openblas_get_num_threads", text)) {
     if (why != nullptr)
       *why = text;
@@ -31,11 +32,13 @@ std::string openblas::version() const {
 void openblas::sgemm(const product& p) const {
   for (auto x : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc})
     if (x > std::numeric_limits<int>::max())
-      throw std::invalid_argument("gemm: OpenBLAS takes sizes below 2^31 only, this one is " + std::to_string(x));
+      throw std::invalid_argument("gemm: OpenBLAS takes sizes below 2^31 only, this one is " +
+                                  std::to_string(x));
   constexpr int row_major = 101, no_trans = 111, trans = 112; // cblas.h
-  sgemm_(row_major, p.trans_a ? trans : no_trans, p.trans_b ? trans : no_trans, static_cast<int>(p.m), static_cast<int>(p.n),
-         static_cast<int>(p.k), p.alpha, static_cast<const float*>(p.a), static_cast<int>(p.lda),
-         static_cast<const float*>(p.b), static_cast<int>(p.ldb), p.beta, p.c, static_cast<int>(p.ldc));
+  sgemm_(row_major, p.trans_a ? trans : no_trans, p.trans_b ? trans : no_trans, static_cast<int>(p.m),
+         static_cast<int>(p.n), static_cast<int>(p.k), p.alpha, static_cast<const float*>(p.a),
+         static_cast<int>(p.lda), static_cast<const float*>(p.b), static_cast<int>(p.ldb), p.beta, p.c,
+         static_cast<int>(p.ldc));
 }
 
 } // namespace troupe::gpu::internal

@@ -5,7 +5,8 @@
 namespace troupe::gpu::internal {
 
 std::optional<shared_library> shared_library::open(const std::vector<std::string>& names,
-                                                   const std::vector<std::string>& folders, std::string& why) {
+                                                   const std::vector<std::string>& folders,
+                                                   std::string& why) {
   std::string tried;
   const auto attempt = [&tried](const std::string& path) {
     void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -6,13 +6,14 @@
 
 namespace troupe::gpu::internal {
 
-/// A library that is loaded when first needed and stays until the process ends (those with threads of their own do not
-/// survive being unloaded). A view: copies are cheap.
+/// A library that is loaded when first needed and stays until the process ends (those with threads of their
+/// own do not survive being unloaded). A view: copies are cheap.
 class shared_library {
 public:
-  /// The first of `names` that loads, each tried as it is and in `folders`. Else `why` names all that was tried.
-  static std::optional<shared_library> open(const std::vector<std::string>& names, const std::vector<std::string>& folders,
-                                            std::string& why);
+  /// The first of `names` that loads, each tried as it is and in `folders`. Else `why` names all that was
+  /// tried.
+  static std::optional<shared_library> open(const std::vector<std::string>& names,
+                                            const std::vector<std::string>& folders, std::string& why);
 
   /// Sets `f` to the function `name`; false, with `why`, if the library has none.
   template <class F>

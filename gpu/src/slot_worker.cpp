@@ -67,9 +67,9 @@ struct slot_worker::impl {
   mutable std::mutex mutex;
   std::condition_variable wake;
   std::deque<queued_task> tasks;
-  run_list runs;    // waiting; the front has the next slice
-  run_list current; // empty, or the one that has the device
-  run_list ended;   // their completions are due
+  run_list runs;                                               // waiting; the front has the next slice
+  run_list current;                                            // empty, or the one that has the device
+  run_list ended;                                              // their completions are due
   std::unordered_map<const hosted*, run_list::iterator> index; // of runs and current
   bool stopping = false, sleeping = false, woken = false;
   counters count;
@@ -173,8 +173,9 @@ struct slot_worker::impl {
         const auto report = r.who->work->run(*ctx, r.wanted - r.outcome.steps);
         steps = report.steps;
         if (steps == 0 || steps > r.wanted - r.outcome.steps)
-          throw std::logic_error("the workload's run() reports " + std::to_string(steps) + " steps, but 1 to " +
-                                 std::to_string(r.wanted - r.outcome.steps) + " were asked for");
+          throw std::logic_error("the workload's run() reports " + std::to_string(steps) +
+                                 " steps, but 1 to " + std::to_string(r.wanted - r.outcome.steps) +
+                                 " were asked for");
         r.who->loss_sum += report.loss_sum;
         r.who->loss_count += steps;
         r.who->progress.fetch_add(steps, std::memory_order_relaxed);
@@ -240,7 +241,8 @@ struct slot_worker::impl {
   }
 };
 
-slot_worker::slot_worker(slot_options options, settings s) : impl_(std::make_shared<impl>(std::move(options), s)) {
+slot_worker::slot_worker(slot_options options, settings s)
+    : impl_(std::make_shared<impl>(std::move(options), s)) {
   std::promise<void> opened;
   auto ready = opened.get_future();
   impl_->thread = std::thread([self = impl_, p = std::move(opened)]() mutable { self->main(std::move(p)); });

@@ -13,7 +13,8 @@ run_report workload::run(context& ctx, std::uint64_t max_steps) {
     const double loss = step(ctx);
     if (!std::isfinite(loss))
       throw not_finite("the loss is " + core::to_string(core::value(loss)) + ", in step " +
-                       std::to_string(report.steps + 1) + " of this run; a lower learning rate or gradient clipping may help");
+                       std::to_string(report.steps + 1) +
+                       " of this run; a lower learning rate or gradient clipping may help");
     report.loss_sum += loss;
     ++report.steps;
     if (ctx.should_yield())
@@ -47,8 +48,8 @@ core::result<std::unique_ptr<workload>> workload_registry::make(context& ctx, st
     auto work = at->second.make(ctx, cfg);
     if (work != nullptr)
       return work;
-    return core::error{core::errc::failed,
-                       "trainer \"" + cfg.name + "\": the factory of workload \"" + at->first + "\" made nothing"};
+    return core::error{core::errc::failed, "trainer \"" + cfg.name + "\": the factory of workload \"" +
+                                               at->first + "\" made nothing"};
   } catch (...) {
     auto err = current_error();
     err.text = "trainer \"" + cfg.name + "\": workload \"" + at->first + "\" cannot be built: " + err.text;
@@ -56,8 +57,9 @@ core::result<std::unique_ptr<workload>> workload_registry::make(context& ctx, st
   }
 }
 
-void workload_registry::check(std::string_view type, const nlohmann::json& options, const core::hyperparameters& hp,
-                              std::string_view where, std::vector<core::error>& faults) const {
+void workload_registry::check(std::string_view type, const nlohmann::json& options,
+                              const core::hyperparameters& hp, std::string_view where,
+                              std::vector<core::error>& faults) const {
   const auto at = entries_.find(type);
   if (at == entries_.end()) {
     auto err = unknown_type(type, names());
@@ -67,7 +69,9 @@ void workload_registry::check(std::string_view type, const nlohmann::json& optio
   }
 }
 
-bool workload_registry::contains(std::string_view type) const { return entries_.find(type) != entries_.end(); }
+bool workload_registry::contains(std::string_view type) const {
+  return entries_.find(type) != entries_.end();
+}
 
 std::vector<std::string> workload_registry::names() const {
   std::vector<std::string> out;

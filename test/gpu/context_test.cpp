@@ -169,7 +169,10 @@ TEST_CASE("a context asks to give way at its deadline or when asked to") {
 TEST_CASE("cores that are not there are refused with their numbers") {
   auto o = cpu_slot();
   o.cores = {1023};
-  const auto text = text_of_failure([&] { std::thread([&] { CHECK_THROWS_AS(context{o}, device_error); }).join(); context c(o); });
+  const auto text = text_of_failure([&] {
+    std::thread([&] { CHECK_THROWS_AS(context{o}, device_error); }).join();
+    context c(o);
+  });
   CHECK(text.find("1023") != std::string::npos);
 }
 
@@ -184,7 +187,8 @@ TEST_CASE("a GPU slot without a usable GPU is refused with the reason") {
   CHECK(text.find("slot 2") == 0);
   CHECK(text.find("GPU-00000000-dead-beef") != std::string::npos);
   if (report.cuda_status != "ok")
-    CHECK((text.find(report.cuda_status) != std::string::npos || text.find("built without CUDA") != std::string::npos));
+    CHECK((text.find(report.cuda_status) != std::string::npos ||
+           text.find("built without CUDA") != std::string::npos));
 }
 
 TEST_CASE("pinned host memory goes up and may be written again at once") {

@@ -123,7 +123,8 @@ TEST_CASE("compiled kernels run on the GPU and a wrong launch is an error that i
     CHECK(text_of_failure([&] { m.launch("unknown", {}); }).find("scale<float>, set") != std::string::npos);
     cuda_extent wrong;
     wrong.block[0] = 1 << 20;
-    CHECK(text_of_failure([&] { m.launch("set", wrong, d.as<int>(), 1); }).find("launching set failed") != std::string::npos);
+    CHECK(text_of_failure([&] { m.launch("set", wrong, d.as<int>(), 1); }).find("launching set failed") !=
+          std::string::npos);
     ctx.synchronize();
   }
 }

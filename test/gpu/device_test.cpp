@@ -54,7 +54,8 @@ TEST_CASE("FAULTS 29: devices are found by ordinal and UUID and prefix and MIG U
 
 TEST_CASE("FAULTS 29: a selector that names nothing or too much is refused with what there is") {
   const auto r = mock_report();
-  for (const char* bad : {"", "0", "1", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999", "GPU-", "GPU-xyz", "tpu"}) {
+  for (const char* bad : {"", "0", "1", "gpu", "cuda:", "cuda:-1", "cuda:1x", "cuda:99999999999999999999",
+                          "GPU-", "GPU-xyz", "tpu"}) {
     CAPTURE(bad);
     auto d = find_device(r, bad);
     REQUIRE_FALSE(d);

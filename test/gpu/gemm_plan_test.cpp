@@ -72,7 +72,8 @@ TEST_CASE("a plan survives its file and is replaced whole") {
   CHECK(note.empty());
   CHECK_FALSE(q->probing());
   CHECK(q->find(shape) == gemm_library::openblas);
-  CHECK(std::distance(fs::directory_iterator(f.path / "deep"), fs::directory_iterator()) == 1); // no temporary left
+  CHECK(std::distance(fs::directory_iterator(f.path / "deep"), fs::directory_iterator()) ==
+        1); // no temporary left
 }
 
 TEST_CASE("a plan of another machine or a broken file is not used and the note says why") {
@@ -102,8 +103,10 @@ TEST_CASE("a malformed plan is refused with the place of the fault and adds noth
   CHECK(text("[]").find("plan.json: this is not a gemm plan") == 0);
   CHECK(text(R"({"format":2,"products":[]})").find("/format") != std::string::npos);
   CHECK(text(R"({"format":1})").find("/products") != std::string::npos);
-  CHECK(text(R"({"format":1,"products":[)" + good + R"(,{"m":1}]})").find("/products/1") != std::string::npos);
-  CHECK(text(R"({"format":1,"products":[)" + good + R"(,{"m":1,"n":2,"k":3,"trans_a":false,"trans_b":false,"accumulate":true,"library":"mkl"}]})")
+  CHECK(text(R"({"format":1,"products":[)" + good + R"(,{"m":1}]})").find("/products/1") !=
+        std::string::npos);
+  CHECK(text(R"({"format":1,"products":[)" + good +
+             R"(,{"m":1,"n":2,"k":3,"trans_a":false,"trans_b":false,"accumulate":true,"library":"mkl"}]})")
             .find("/products/1/library: \"mkl\"") != std::string::npos);
   CHECK(p.size() == 0);
   CHECK(text(R"({"format":1,"products":[)" + good + "]}").empty());
@@ -128,13 +131,15 @@ TEST_CASE("a probing plan learns each shape once and a frozen one learns nothing
   auto probing = std::make_shared<gemm_plan>(), frozen = std::make_shared<gemm_plan>(gemm_plan::mode::frozen);
   for (auto& plan : {probing, frozen}) {
     context ctx(planned_slot(plan));
-    auto a = ctx.allocate_of<float>(32 * 64), b = ctx.allocate_of<float>(64 * 16), c = ctx.allocate_of<float>(32 * 16);
+    auto a = ctx.allocate_of<float>(32 * 64), b = ctx.allocate_of<float>(64 * 16),
+         c = ctx.allocate_of<float>(32 * 16);
     ctx.zero(a.data(), a.size());
     ctx.zero(b.data(), b.size());
     ctx.zero(c.data(), c.size());
     const auto run = [&](float beta) {
       gemm(ctx, 1, false, false, 1, mat<const float>(mat<float>::dense(a.as<float>(), 32, 64)),
-           mat<const float>(mat<float>::dense(b.as<float>(), 64, 16)), beta, mat<float>::dense(c.as<float>(), 32, 16));
+           mat<const float>(mat<float>::dense(b.as<float>(), 64, 16)), beta,
+           mat<float>::dense(c.as<float>(), 32, 16));
     };
     run(0);
     run(0);
@@ -146,11 +151,13 @@ TEST_CASE("a probing plan learns each shape once and a frozen one learns nothing
   CHECK_FALSE(probing->probing());
 }
 
-TEST_CASE("each library gives the same bits at every address and on every thread and for any number of members") {
+TEST_CASE(
+    "each library gives the same bits at every address and on every thread and for any number of members") {
   struct size {
     std::int64_t m, n, k;
   };
-  const size sizes[] = {{128, 256, 784}, {128, 10, 256}, {784, 256, 128}, {32, 64, 64}, {7, 33, 129}, {1, 10, 64}};
+  const size sizes[] = {{128, 256, 784}, {128, 10, 256}, {784, 256, 128},
+                        {32, 64, 64},    {7, 33, 129},   {1, 10, 64}};
   for (auto library : {gemm_library::onednn, gemm_library::onednn_matmul, gemm_library::openblas}) {
     if (library != gemm_library::openblas && !internal::onednn::available())
       continue;
@@ -171,7 +178,8 @@ TEST_CASE("each library gives the same bits at every address and on every thread
             CAPTURE(beta);
             auto plan = std::make_shared<gemm_plan>();
             plan->decide({m, n, k, ta, tb, beta != 0}, {{library, 1.0}});
-            const auto a = draw(static_cast<std::size_t>(m * k), 1), b = draw(static_cast<std::size_t>(k * n), 2),
+            const auto a = draw(static_cast<std::size_t>(m * k), 1),
+                       b = draw(static_cast<std::size_t>(k * n), 2),
                        c = draw(static_cast<std::size_t>(m * n), 3);
             // One product of `members` equal members, each operand `skew` floats behind a cache line.
             const auto run = [&](std::int64_t members, std::int64_t skew) {
@@ -188,8 +196,8 @@ TEST_CASE("each library gives the same bits at every address and on every thread
               const auto [pb, sb] = place(b, bb);
               const auto [pc, sc] = place(c, bc);
               const auto ar = ta ? k : m, ac = ta ? m : k, br = tb ? n : k, bcols = tb ? k : n;
-              gemm(ctx, members, ta, tb, 1, mat<const float>{pa, ar, ac, ac, sa}, mat<const float>{pb, br, bcols, bcols, sb},
-                   beta, mat<float>{pc, m, n, n, sc});
+              gemm(ctx, members, ta, tb, 1, mat<const float>{pa, ar, ac, ac, sa},
+                   mat<const float>{pb, br, bcols, bcols, sb}, beta, mat<float>{pc, m, n, n, sc});
               for (std::int64_t i = 1; i < members; ++i)
                 CHECK(std::memcmp(pc, pc + i * sc, c.size() * 4) == 0);
               return std::vector<float>(pc, pc + c.size());
@@ -204,7 +212,8 @@ TEST_CASE("each library gives the same bits at every address and on every thread
   }
 }
 
-TEST_CASE("bf16 products agree with and without the processor's help and give the same bits at every address") {
+TEST_CASE(
+    "bf16 products agree with and without the processor's help and give the same bits at every address") {
   const std::int64_t m = 33, n = 17, k = 129;
   std::vector<bf16> a(m * k + 64), b(k * n + 64);
   std::mt19937 rng(1);

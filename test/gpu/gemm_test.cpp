@@ -30,8 +30,8 @@ struct problem {
   std::vector<float> c;
   std::int64_t ar, ac, br, bc;
 
-  problem(std::int64_t members_, std::int64_t m_, std::int64_t n_, std::int64_t k_, bool ta_, bool tb_, std::int64_t pad_,
-          unsigned seed)
+  problem(std::int64_t members_, std::int64_t m_, std::int64_t n_, std::int64_t k_, bool ta_, bool tb_,
+          std::int64_t pad_, unsigned seed)
       : members(members_), m(m_), n(n_), k(k_), pad(pad_), ta(ta_), tb(tb_) {
     ar = ta ? k : m, ac = ta ? m : k, br = tb ? n : k, bc = tb ? k : n;
     std::mt19937 rng(seed);
@@ -83,12 +83,14 @@ struct problem {
           }
           const auto at = s * vc.stride + i * vc.ld + j;
           const double want = alpha * sum + (beta == 0 ? 0 : beta * c[at]);
-          const double bound = 1e-6 * (std::abs(alpha) * size + std::abs(beta * (beta == 0 ? 0 : c[at])) + 1e-6);
+          const double bound =
+              1e-6 * (std::abs(alpha) * size + std::abs(beta * (beta == 0 ? 0 : c[at])) + 1e-6);
           wrong += !(std::abs(out[at] - want) <= bound);
           expected_untouched[at] = out[at];
         }
     CHECK(wrong == 0);
-    CHECK((out.empty() || std::memcmp(out.data(), expected_untouched.data(), out.size() * 4) == 0)); // nothing outside C
+    CHECK((out.empty() ||
+           std::memcmp(out.data(), expected_untouched.data(), out.size() * 4) == 0)); // nothing outside C
   }
 };
 
@@ -100,7 +102,8 @@ TEST_CASE("products agree with a naive double sum over transposes and leading di
     context ctx(o);
     for (bool ta : {false, true})
       for (bool tb : {false, true})
-        for (auto [m, n, k] : {std::array{1, 1, 1}, {7, 5, 3}, {32, 10, 64}, {33, 17, 129}, {128, 10, 256}, {1, 40, 100}}) {
+        for (auto [m, n, k] :
+             {std::array{1, 1, 1}, {7, 5, 3}, {32, 10, 64}, {33, 17, 129}, {128, 10, 256}, {1, 40, 100}}) {
           CAPTURE(ta);
           CAPTURE(tb);
           CAPTURE(m);
@@ -142,8 +145,8 @@ TEST_CASE("shapes that do not fit are refused with the shapes") {
   auto x = ctx.allocate_of<float>(100);
   auto* p = x.as<float>();
   try {
-    gemm(ctx, 1, false, true, 1, mat<const float>(mat<float>::dense(p, 2, 3)), mat<const float>(mat<float>::dense(p, 3, 4)), 0,
-         mat<float>::dense(p, 2, 4));
+    gemm(ctx, 1, false, true, 1, mat<const float>(mat<float>::dense(p, 2, 3)),
+         mat<const float>(mat<float>::dense(p, 3, 4)), 0, mat<float>::dense(p, 2, 4));
     FAIL("no exception");
   } catch (const std::invalid_argument& e) {
     CHECK(std::string(e.what()).find("B^T: 3 x 4") != std::string::npos);

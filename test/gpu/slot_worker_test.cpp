@@ -309,7 +309,8 @@ TEST_CASE("a run without a workload and a run that reports a wrong number of ste
 
 TEST_CASE("a task that throws completes with its text and the next one runs") {
   slot_worker w(cpu_slot());
-  auto r = start(w, [](context&) { throw std::invalid_argument("tensor weights.0 has another shape"); }).get();
+  auto r =
+      start(w, [](context&) { throw std::invalid_argument("tensor weights.0 has another shape"); }).get();
   REQUIRE_FALSE(r);
   CHECK(r.error() == core::error{core::errc::failed, "tensor weights.0 has another shape"});
   w.post([](context&) { throw 1; }, nullptr); // nobody asks

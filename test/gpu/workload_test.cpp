@@ -16,7 +16,9 @@ TEST_CASE("a registry names what it knows when asked for something else") {
   cfg.name = "t1";
   CHECK(r.make(ctx, "mlp", cfg).error().text.find("known are: none") != std::string::npos);
   r.add("b", [](context&, const workload_config&) { return std::unique_ptr<workload>(); });
-  r.add("a", [](context&, const workload_config&) -> std::unique_ptr<workload> { throw std::runtime_error("no data"); });
+  r.add("a", [](context&, const workload_config&) -> std::unique_ptr<workload> {
+    throw std::runtime_error("no data");
+  });
   CHECK(r.names() == std::vector<std::string>{"a", "b"});
   CHECK(r.contains("a"));
   CHECK_FALSE(r.contains("c"));
@@ -39,7 +41,8 @@ TEST_CASE("checking appends the checker's faults and one for an unknown type") {
   workload_registry r;
   r.add("plain", nullptr);
   r.add("strict", nullptr,
-        [](const nlohmann::json& options, const core::hyperparameters&, std::string_view where, std::vector<core::error>& faults) {
+        [](const nlohmann::json& options, const core::hyperparameters&, std::string_view where,
+           std::vector<core::error>& faults) {
           if (!options.contains("width"))
             faults.push_back({core::errc::invalid_argument, std::string(where) + "/width: missing"});
         });

@@ -17,8 +17,8 @@
 
 namespace troupe::gpu {
 
-/// A CUDA or cuBLAS call failed. `what()` names call, device, code and the driver's text. After `sticky()` errors
-/// (illegal address, launch failure) every CUDA context of the process is lost.
+/// A CUDA or cuBLAS call failed. `what()` names call, device, code and the driver's text. After `sticky()`
+/// errors (illegal address, launch failure) every CUDA context of the process is lost.
 class device_error : public std::runtime_error {
 public:
   device_error(const std::string& text, bool sticky) : std::runtime_error(text), sticky_(sticky) {}
@@ -28,15 +28,18 @@ private:
   bool sticky_;
 };
 
-/// An allocation would exceed the slot's budget or the device's memory; the text has the numbers. The context stays
-/// usable and other trainers are not affected.
+/// An allocation would exceed the slot's budget or the device's memory; the text has the numbers. The context
+/// stays usable and other trainers are not affected.
 class out_of_memory : public std::runtime_error {
 public:
   using std::runtime_error::runtime_error;
 };
 
 /// How matrix products of fp32 data are computed.
-enum class math_mode : std::uint8_t { fp32, tf32 /**< GPU tensor cores, 10-bit mantissa; the CPU ignores it */ };
+enum class math_mode : std::uint8_t {
+  fp32,
+  tf32 /**< GPU tensor cores, 10-bit mantissa; the CPU ignores it */
+};
 
 /// What a slot gets of its device.
 struct slot_options {
@@ -45,20 +48,20 @@ struct slot_options {
   std::vector<int> cores;          ///< CPU: pin the worker thread to these; empty: not pinned
   std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
   math_mode math = math_mode::fp32;
-  /// CPU: which matrix library computes which product. Null: the same default everywhere. Slots and processes whose
-  /// results must agree bit for bit share one plan.
+  /// CPU: which matrix library computes which product. Null: the same default everywhere. Slots and processes
+  /// whose results must agree bit for bit share one plan.
   std::shared_ptr<gemm_plan> plan;
 };
 
 namespace internal {
-class backend;       // what differs between CPU and CUDA; private to gpu
-struct kernel_table; // one function per elementwise operation
+class backend;          // what differs between CPU and CUDA; private to gpu
+struct kernel_table;    // one function per elementwise operation
 struct kernel_override; // lets tests run another table
 } // namespace internal
 
-/// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. `data()` is used on the
-/// context's thread; the buffer itself may be destroyed on any thread and even after its context: the memory counts as
-/// free at once and is handed back by the context's thread.
+/// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. `data()` is used on
+/// the context's thread; the buffer itself may be destroyed on any thread and even after its context: the
+/// memory counts as free at once and is handed back by the context's thread.
 class buffer {
 public:
   buffer() noexcept = default;
@@ -97,9 +100,9 @@ private:
   bool host_ = false;
 };
 
-/// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread that made
-/// it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every operation is enqueued on the
-/// context's one stream (on the CPU: done at once).
+/// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread
+/// that made it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every
+/// operation is enqueued on the context's one stream (on the CPU: done at once).
 class context {
 public:
   /// Throws `device_error` if the device cannot be opened.
@@ -122,13 +125,14 @@ public:
   buffer allocate_of(std::size_t count) {
     return allocate(count * sizeof(T));
   }
-  /// Host memory that the device copies from and to at full speed (pinned under CUDA), not counted in the budget.
+  /// Host memory that the device copies from and to at full speed (pinned under CUDA), not counted in the
+  /// budget.
   buffer allocate_host(std::size_t bytes);
 
   void zero(void* dst, std::size_t bytes);
-  void copy(void* dst, const void* src, std::size_t bytes);            ///< device to device
-  void upload(void* dst, const void* host_src, std::size_t bytes);     ///< returns when `host_src` may be reused
-  void download(void* host_dst, const void* src, std::size_t bytes);   ///< returns when the bytes are there
+  void copy(void* dst, const void* src, std::size_t bytes);        ///< device to device
+  void upload(void* dst, const void* host_src, std::size_t bytes); ///< returns when `host_src` may be reused
+  void download(void* host_dst, const void* src, std::size_t bytes); ///< returns when the bytes are there
   template <class T>
   void upload(void* dst, std::span<const T> src) {
     upload(dst, src.data(), src.size_bytes());
@@ -140,12 +144,13 @@ public:
   std::uint64_t memory_peak() const noexcept; ///< the most that `memory_used` was; any thread
   std::uint64_t memory_budget() const noexcept { return options_.memory_budget; }
 
-  // -- giving way: a long-running step loop asks this between two steps -------------------------------------------
+  // -- giving way: a long-running step loop asks this between two steps --------------------------------------
 
-  /// True when the work at hand should end after the current step: its time slice is over or someone asked for it.
+  /// True when the work at hand should end after the current step: its time slice is over or someone asked
+  /// for it.
   bool should_yield() const noexcept;
-  /// Used by the slot: `flag` may be set from any thread; `deadline` is compared with the steady clock. Null flag:
-  /// never asked.
+  /// Used by the slot: `flag` may be set from any thread; `deadline` is compared with the steady clock. Null
+  /// flag: never asked.
   void set_yield(const std::atomic<bool>* flag, std::chrono::steady_clock::time_point deadline) noexcept;
 
   internal::backend& impl() noexcept { return *impl_; }

@@ -14,38 +14,39 @@
 
 namespace troupe::gpu {
 
-/// A workload and what its slot measures of it. Made by the trainer, filled and used only on the slot's thread, except
-/// `interrupt` and `progress`, which any thread may use.
+/// A workload and what its slot measures of it. Made by the trainer, filled and used only on the slot's
+/// thread, except `interrupt` and `progress`, which any thread may use.
 struct hosted {
   std::unique_ptr<workload> work;
-  std::atomic<bool> interrupt{false};      ///< ends the run after its current step
-  std::atomic<std::uint64_t> progress{0};  ///< steps done since it was built or loaded, for status displays
-  double compute_seconds = 0;              ///< on the device
-  double wait_seconds = 0;                 ///< ready, but another had the slot
-  double loss_sum = 0;                     ///< since the last time the trainer reset it
+  std::atomic<bool> interrupt{false};     ///< ends the run after its current step
+  std::atomic<std::uint64_t> progress{0}; ///< steps done since it was built or loaded, for status displays
+  double compute_seconds = 0;             ///< on the device
+  double wait_seconds = 0;                ///< ready, but another had the slot
+  double loss_sum = 0;                    ///< since the last time the trainer reset it
   std::uint64_t loss_count = 0;
 };
 
 /// How a run ended.
 struct run_outcome {
-  std::uint64_t steps = 0;    ///< done in this run, all its slices together
-  bool interrupted = false;   ///< fewer than asked for, because `interrupt` was set
-  core::error failure;        ///< empty text: none
-  bool device_lost = false;   ///< the context is unusable
+  std::uint64_t steps = 0;  ///< done in this run, all its slices together
+  bool interrupted = false; ///< fewer than asked for, because `interrupt` was set
+  core::error failure;      ///< empty text: none
+  bool device_lost = false; ///< the context is unusable
 };
 
-/// The exception being handled, as an error with its text: out_of_memory, device or failed. Call it in a `catch`.
-/// `device_lost`, where given, is set for errors after which the context is unusable.
+/// The exception being handled, as an error with its text: out_of_memory, device or failed. Call it in a
+/// `catch`. `device_lost`, where given, is set for errors after which the context is unusable.
 core::error current_error(bool* device_lost = nullptr) noexcept;
 
 /// The one thread that computes on a slot, and its run queue.
 ///
-/// Two kinds of work: *runs* (train this workload for up to n steps) share the device in time slices, round robin;
-/// *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next slice, in the order they
-/// came. A run keeps its place until its steps are done or it is interrupted, so a lone trainer costs no hand-over
-/// between slices, and a run that waits is ended at once by an interrupt. A task or an interrupt that arrives during a slice
-/// is served after the step at hand; the slice then goes on with what is left of it. Completions are called on the
-/// slot's thread and must only post (they may not block or throw).
+/// Two kinds of work: *runs* (train this workload for up to n steps) share the device in time slices, round
+/// robin; *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next
+/// slice, in the order they came. A run keeps its place until its steps are done or it is interrupted, so a
+/// lone trainer costs no hand-over between slices, and a run that waits is ended at once by an interrupt. A
+/// task or an interrupt that arrives during a slice is served after the step at hand; the slice then goes on
+/// with what is left of it. Completions are called on the slot's thread and must only post (they may not
+/// block or throw).
 class slot_worker {
 public:
   using clock = std::chrono::steady_clock;
@@ -62,7 +63,8 @@ public:
   using run_done = std::function<void(run_outcome)>;
   /// Thread-safe. One run per `who` at a time: a second one completes as refused.
   void run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done);
-  /// Ends `who`'s run after its current step, at once if it is not running now. No effect without a run. Thread-safe.
+  /// Ends `who`'s run after its current step, at once if it is not running now. No effect without a run.
+  /// Thread-safe.
   void interrupt(const std::shared_ptr<hosted>& who);
 
   /// `task` runs on the slot's thread; an exception it throws arrives at `done` as an error with its text.

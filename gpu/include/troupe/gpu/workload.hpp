@@ -20,8 +20,8 @@ namespace troupe::gpu {
 
 /// What `workload::run` did.
 struct run_report {
-  std::uint64_t steps = 0;  ///< optimizer updates done in this call
-  double loss_sum = 0;      ///< of these steps' batch losses
+  std::uint64_t steps = 0; ///< optimizer updates done in this call
+  double loss_sum = 0;     ///< of these steps' batch losses
 };
 
 /// What `workload::evaluate` found; goes into the sync point's metadata.
@@ -42,8 +42,9 @@ public:
 /// One model in training: what a trainer actor runs on its slot. Users derive their own.
 ///
 /// A workload is built, used and destroyed on its slot's thread, so it needs no locks; it may throw anything
-/// derived from `std::exception` to fail its trainer (the text is kept). Its results must be a function of its configuration,
-/// its seed and the steps done: never of the clock, of `should_yield`, or of how steps are grouped into calls.
+/// derived from `std::exception` to fail its trainer (the text is kept). Its results must be a function of
+/// its configuration, its seed and the steps done: never of the clock, of `should_yield`, or of how steps are
+/// grouped into calls.
 class workload {
 public:
   virtual ~workload() = default;
@@ -51,8 +52,9 @@ public:
   /// One optimizer update; returns the loss of its batch.
   virtual double step(context& ctx) = 0;
 
-  /// Up to `max_steps` steps, fewer when `ctx.should_yield()` after at least one. The default calls `step` and throws
-  /// `not_finite` for a loss that is NaN or infinite. GPU workloads override it to enqueue many steps at once.
+  /// Up to `max_steps` steps, fewer when `ctx.should_yield()` after at least one. The default calls `step`
+  /// and throws `not_finite` for a loss that is NaN or infinite. GPU workloads override it to enqueue many
+  /// steps at once.
   virtual run_report run(context& ctx, std::uint64_t max_steps);
 
   /// Measures at a sync point; must leave what training depends on unchanged.
@@ -64,9 +66,10 @@ public:
   /// How much of a checkpoint to take over.
   enum class load_mode : std::uint8_t {
     everything, ///< resume: the same trainer goes on
-    model       ///< exploit or averaging: weights and optimizer state, not counters, seeds or place in the data
+    model ///< exploit or averaging: weights and optimizer state, not counters, seeds or place in the data
   };
-  /// Throws `std::invalid_argument` naming the tensor if something is missing or of another shape; is then unchanged.
+  /// Throws `std::invalid_argument` naming the tensor if something is missing or of another shape; is then
+  /// unchanged.
   virtual void load(context& ctx, const core::checkpoint& in, load_mode mode) = 0;
 
   /// Checks new hyperparameters without applying them: error texts name the key. Only the given keys change.
@@ -77,8 +80,8 @@ public:
   /// Names of the tensors that averaging may average (weights); all others are taken from the first donor.
   virtual bool is_weight(std::string_view tensor) const { return tensor.substr(0, 8) == "weights."; }
 
-  /// Equal for two workloads whose weights have the same names, shapes and meaning; weights are copied and averaged only
-  /// between equals.
+  /// Equal for two workloads whose weights have the same names, shapes and meaning; weights are copied and
+  /// averaged only between equals.
   virtual std::string signature() const = 0;
 
   /// Device memory held, in bytes.
@@ -87,28 +90,32 @@ public:
 
 /// What a workload is built from: an entry of the experiment file.
 struct workload_config {
-  std::string name;                ///< the trainer's, for error texts
+  std::string name; ///< the trainer's, for error texts
   std::uint64_t seed = 0;
-  const nlohmann::json* options = nullptr; ///< the "workload" object of the trainer less "type"; never null when building
+  const nlohmann::json* options =
+      nullptr; ///< the "workload" object of the trainer less "type"; never null when building
   core::hyperparameters hp;
 };
 
 /// Workloads by name. Explicit: nothing registers itself; a program fills one and passes it on.
 class workload_registry {
 public:
-  /// Builds the workload on `ctx` (the slot's thread). May throw; the text reaches the user with the trainer's name.
+  /// Builds the workload on `ctx` (the slot's thread). May throw; the text reaches the user with the
+  /// trainer's name.
   using factory = std::function<std::unique_ptr<workload>(context& ctx, const workload_config& cfg)>;
-  /// Checks options and hyperparameters without a device, before anything starts; appends one text per fault, each
-  /// beginning with the JSON pointer of the fault: where + "/workload/…" or where + "/hyperparameters/…".
-  using checker = std::function<void(const nlohmann::json& options, const core::hyperparameters& hp, std::string_view where,
-                                     std::vector<core::error>& faults)>;
+  /// Checks options and hyperparameters without a device, before anything starts; appends one text per fault,
+  /// each beginning with the JSON pointer of the fault: where + "/workload/…" or where +
+  /// "/hyperparameters/…".
+  using checker = std::function<void(const nlohmann::json& options, const core::hyperparameters& hp,
+                                     std::string_view where, std::vector<core::error>& faults)>;
 
   /// Replaces an entry of the same name.
   void add(std::string type, factory make, checker check = nullptr);
   /// An error that lists the known names.
-  core::result<std::unique_ptr<workload>> make(context& ctx, std::string_view type, const workload_config& cfg) const;
-  void check(std::string_view type, const nlohmann::json& options, const core::hyperparameters& hp, std::string_view where,
-             std::vector<core::error>& faults) const;
+  core::result<std::unique_ptr<workload>> make(context& ctx, std::string_view type,
+                                               const workload_config& cfg) const;
+  void check(std::string_view type, const nlohmann::json& options, const core::hyperparameters& hp,
+             std::string_view where, std::vector<core::error>& faults) const;
   bool contains(std::string_view type) const;
   std::vector<std::string> names() const;
 
@@ -120,7 +127,8 @@ private:
   std::map<std::string, entry, std::less<>> entries_;
 };
 
-/// A registry with Troupe's own workloads: "mlp", "cnn" and "idle" (steps that cost nothing, for measurements).
+/// A registry with Troupe's own workloads: "mlp", "cnn" and "idle" (steps that cost nothing, for
+/// measurements).
 workload_registry builtin_workloads();
 
 } // namespace troupe::gpu
