@@ -92,12 +92,23 @@ result<std::string> read_text_file(const std::string& path, std::uint64_t limit)
   }
 }
 
-result<void> sync_parent_folder(const std::string& path) {
+std::string parent_folder(const std::string& path) {
   auto slash = path.rfind('/');
-  std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+result<void> sync_parent_folder(const std::string& path) {
+  auto folder = parent_folder(path);
   unique_fd fd{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   if (!fd || ::fsync(fd.get()) != 0)
     return file_error("sync folder", folder, errno);
+  return {};
+}
+
+result<void> sync_file_system(const std::string& folder) {
+  unique_fd fd{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (!fd || ::syncfs(fd.get()) != 0)
+    return file_error("sync the file system of", folder, errno);
   return {};
 }
 
@@ -110,17 +121,35 @@ result<atomic_file> atomic_file::create(const std::string& path) {
   return atomic_file{std::move(fd), std::move(temporary), path};
 }
 
+atomic_file::atomic_file(atomic_file&& other) noexcept
+    : fd_(std::move(other.fd_)), temporary_(std::move(other.temporary_)), path_(std::move(other.path_)) {
+  other.temporary_.clear();
+}
+
 atomic_file::~atomic_file() {
-  if (fd_)
+  if (!temporary_.empty())
     ::unlink(temporary_.c_str());
 }
 
-result<void> atomic_file::commit() {
+result<void> atomic_file::sync() {
   if (::fsync(fd_.get()) != 0)
     return file_error("sync", temporary_, errno);
+  return {};
+}
+
+result<void> atomic_file::publish() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
     return file_error("rename to", path_, errno);
-  fd_ = unique_fd{};
+  temporary_.clear();
+  return {};
+}
+
+result<void> atomic_file::commit() {
+  if (auto ok = sync(); !ok)
+    return ok;
+  close();
+  if (auto ok = publish(); !ok)
+    return ok;
   return sync_parent_folder(path_);
 }
 

@@ -45,14 +45,19 @@ result<void> sync_parent_folder(const std::string& path);
 class atomic_file {
 public:
   static result<atomic_file> create(const std::string& path);
-  atomic_file(atomic_file&&) noexcept = default;
+  atomic_file(atomic_file&& other) noexcept;
   atomic_file& operator=(atomic_file&&) = delete;
-  /// Removes the temporary file unless `commit` succeeded.
+  /// Removes the temporary file unless it got its name.
   ~atomic_file();
 
-  int fd() const noexcept { return fd_.get(); }
-  result<void> write(std::span<const std::byte> bytes) { return write_all(fd(), bytes, temporary_); }
+  result<void> write(std::span<const std::byte> bytes) { return write_all(fd_.get(), bytes, temporary_); }
+  /// All of the following: for a file alone.
   result<void> commit();
+
+  // -- the same in steps, for many files --
+  result<void> sync();
+  void close() noexcept { fd_ = unique_fd{}; } ///< nothing can be written or synced any more
+  result<void> publish();                      ///< gives it its name; the folder is to be synced after it
 
   /// What the names of unfinished files contain; a crash can leave such files behind.
   static constexpr std::string_view marker = ".tmp-";
@@ -62,8 +67,13 @@ private:
       : fd_(std::move(fd)), temporary_(std::move(temporary)), path_(std::move(path)) {}
 
   unique_fd fd_;
-  std::string temporary_;
+  std::string temporary_; ///< empty: published
   std::string path_;
 };
+
+/// Brings everything written to the file system of `folder` to disk.
+result<void> sync_file_system(const std::string& folder);
+/// The folder that `path` is in.
+std::string parent_folder(const std::string& path);
 
 } // namespace troupe::core::internal

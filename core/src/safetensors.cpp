@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -331,15 +332,14 @@ result<checkpoint> decode_safetensors(std::span<const std::byte> bytes) {
   });
 }
 
-result<void> write_checkpoint(const std::string& path, const checkpoint& x) {
-  auto file = internal::atomic_file::create(path);
-  if (!file)
-    return file.error();
+namespace {
+
+result<void> write_to(internal::atomic_file& file, const checkpoint& x) {
   auto prefix = internal::safetensors_prefix(x);
   auto pending = std::vector<std::byte>(std::as_bytes(std::span{prefix}).begin(), std::as_bytes(std::span{prefix}).end());
   constexpr std::size_t block = 1 << 18; // small tensors share a system call, large ones are written from where they lie
   auto flush = [&]() -> result<void> {
-    auto ok = file->write(pending);
+    auto ok = file.write(pending);
     pending.clear();
     return ok;
   };
@@ -350,12 +350,53 @@ result<void> write_checkpoint(const std::string& path, const checkpoint& x) {
         return ok;
     if (!large)
       pending.insert(pending.end(), t.bytes.begin(), t.bytes.end());
-    else if (auto ok = file->write(t.bytes); !ok)
+    else if (auto ok = file.write(t.bytes); !ok)
       return ok;
   }
-  if (auto ok = flush(); !ok)
+  return flush();
+}
+
+} // namespace
+
+result<void> write_checkpoint(const std::string& path, const checkpoint& x) {
+  auto file = internal::atomic_file::create(path);
+  if (!file)
+    return file.error();
+  if (auto ok = write_to(*file, x); !ok)
     return ok;
   return file->commit();
+}
+
+result<void> write_checkpoints(std::span<const std::pair<std::string, checkpoint_ptr>> files) {
+  // Each fsync waits for the disk by itself; one syncfs waits for whatever else the machine writes.
+  constexpr std::size_t few = 8;
+  std::vector<internal::atomic_file> written;
+  written.reserve(files.size());
+  std::set<std::string> folders;
+  for (auto& [path, x] : files) {
+    auto file = internal::atomic_file::create(path);
+    if (!file)
+      return file.error();
+    if (auto ok = write_to(*file, *x); !ok)
+      return ok;
+    if (files.size() <= few)
+      if (auto ok = file->sync(); !ok)
+        return ok;
+    file->close(); // there may be more of them than a process may have open
+    folders.insert(internal::parent_folder(path));
+    written.push_back(*std::move(file));
+  }
+  if (files.size() > few)
+    for (auto& folder : folders)
+      if (auto ok = internal::sync_file_system(folder); !ok)
+        return ok;
+  for (auto& file : written)
+    if (auto ok = file.publish(); !ok)
+      return ok;
+  for (auto& folder : folders)
+    if (auto ok = internal::sync_parent_folder(folder + "/."); !ok)
+      return ok;
+  return {};
 }
 
 result<checkpoint> read_checkpoint(const std::string& path) {

@@ -291,3 +291,28 @@ TEST_CASE("a checkpoint file that cannot be written or read is an error with its
   CHECK_FALSE(write_checkpoint(folder / "taken", sample()));
   CHECK(std::distance(std::filesystem::directory_iterator{folder.path()}, {}) == 1);
 }
+
+TEST_CASE("many checkpoint files are written together or not at all") {
+  temporary_folder folder;
+  std::filesystem::create_directories(folder / "one");
+  std::filesystem::create_directories(folder / "two");
+  auto x = std::make_shared<const checkpoint>(sample());
+  for (std::size_t count : {3, 40}) {
+    std::vector<std::pair<std::string, checkpoint_ptr>> files;
+    for (std::size_t i = 0; i < count; ++i)
+      files.emplace_back(folder / ((i % 2 ? "one/" : "two/") + std::to_string(i)), x);
+    REQUIRE(write_checkpoints(files));
+    for (auto& [path, ignored] : files)
+      CHECK(*read_checkpoint(path) == *x);
+    files.emplace_back(folder / "none/x", x);
+    for (auto& [path, ignored] : files)
+      path += "-again";
+    auto failed = write_checkpoints(files);
+    REQUIRE_FALSE(failed);
+    CHECK(contains(failed.error().text, "none/x"));
+    CHECK_FALSE(std::filesystem::exists(files.front().first));
+    for (auto& entry : std::filesystem::recursive_directory_iterator{folder.path()})
+      CHECK_FALSE(contains(entry.path().string(), ".tmp-"));
+  }
+  CHECK(write_checkpoints({}));
+}

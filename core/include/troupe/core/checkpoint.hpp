@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "troupe/core/result.hpp"
@@ -86,6 +87,9 @@ result<checkpoint> decode_safetensors(std::span<const std::byte> bytes);
 /// Writes to a temporary name in the same folder, syncs file and folder, and renames: after a crash at any moment
 /// the name holds either the old file or the whole new one. Throws as `encode_safetensors`.
 result<void> write_checkpoint(const std::string& path, const checkpoint& x);
+/// The same for many (path, checkpoint) at once, with the waiting for the disk shared: none gets its name before all are on
+/// disk. After an error some may have theirs.
+result<void> write_checkpoints(std::span<const std::pair<std::string, checkpoint_ptr>> files);
 result<checkpoint> read_checkpoint(const std::string& path);
 
 /// 64-bit hash of names, types, shapes, data and texts (FNV-1a's scheme over 64-bit words; about 4 GB/s), for comparing runs
