@@ -62,6 +62,7 @@ struct network::impl {
   slab<bf16> error_low;   ///< bf16 copy of the newest for products
   slab<float> columns, column_errors;
   slab<bf16> columns_low;
+  slab<float> tile;       ///< one tile's products, or errors by them
   std::int64_t column_budget; ///< bytes of one tile of columns
 
   impl(context& c, network_spec s, std::int64_t k, std::int64_t r)
@@ -74,6 +75,12 @@ struct network::impl {
   }
 
   bool uses_bf16() const { return spec.precision == precision_kind::bf16; }
+
+  /// ReLU and a bias commute with taking maxima, so they can wait until there are fewer numbers, and what lies before the
+  /// pooling need never be whole in memory: both passes go tile by tile.
+  bool pools_first(const block& b) const {
+    return b.pool > 1 && b.norm == norm_kind::none && spec.act != activation::gelu;
+  }
 
   /// `n` elements per member, members 64 bytes aligned.
   template <class T>
@@ -103,12 +110,18 @@ struct network::impl {
       input_low = take<bf16>(rows * spec.features);
     else
       input = take<float>(rows * spec.features);
-    std::int64_t largest = 0, largest_product = 0, tile = 0;
+    std::int64_t largest = 0, largest_product = 0, largest_columns = 0, largest_tile = 0;
     for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
       const auto& b = plan.blocks[i];
       auto& s = states.emplace_back();
-      const auto n = rows * b.rows * b.cols;
-      s.linear = s.output = take<float>(n);
+      const auto images = b.is_conv ? tile_images(b, rows) : rows;
+      if (b.is_conv)
+        largest_columns = std::max(largest_columns, images * b.rows * b.inner);
+      const auto n = (pools_first(b) ? images : rows) * b.rows * b.cols;
+      if (pools_first(b))
+        largest_tile = std::max(largest_tile, n);
+      else
+        s.linear = s.output = take<float>(n);
       if (b.norm != norm_kind::none) {
         s.normed = s.output = take<float>(n);
         s.stats = take<float>(2 * (b.norm == norm_kind::batch ? b.cols : rows * b.rows));
@@ -121,21 +134,21 @@ struct network::impl {
       }
       if (uses_bf16() && !b.is_head && !plan.blocks[i + 1].is_conv)
         s.low = take<bf16>(rows * b.out_features);
-      largest = std::max({largest, n, rows * b.out_features, i > 0 ? rows * b.in_features : 0});
+      largest = std::max({largest, pools_first(b) ? 0 : n, rows * b.out_features, i > 0 ? rows * b.in_features : 0});
       largest_product = std::max(largest_product, n);
-      if (b.is_conv)
-        tile = std::max(tile, tile_images(b, rows) * b.rows * b.inner);
     }
     for (auto& e : error)
       e = take<float>(largest);
     if (uses_bf16())
       error_low = take<bf16>(largest_product);
-    if (tile > 0) {
-      columns = take<float>(tile);
-      column_errors = take<float>(tile);
+    if (largest_columns > 0) {
+      columns = take<float>(largest_columns);
+      column_errors = take<float>(largest_columns);
       if (uses_bf16())
-        columns_low = take<bf16>(tile);
+        columns_low = take<bf16>(largest_columns);
     }
+    if (largest_tile > 0)
+      tile = take<float>(largest_tile);
   }
 
   std::int64_t tile_images(const block& b, std::int64_t n) const {
@@ -183,12 +196,31 @@ struct network::impl {
     const auto step = tile_images(b, n);
     for (std::int64_t at = 0; at < n; at += step) {
       const auto images = std::min(step, n - at), pixels = images * b.rows;
-      const auto product = out.view(pixels, b.cols, at * b.rows * b.cols);
+      const auto product = pools_first(b) ? tile.view(pixels, b.cols) : out.view(pixels, b.cols, at * b.rows * b.cols);
       if (make_columns(i, at, images))
         gemm(ctx, members, false, false, 1, columns_low.view(pixels, b.inner), weight_of<bf16>(b), 0, product);
       else
         gemm(ctx, members, false, false, 1, columns.view(pixels, b.inner), weight_of<float>(b), 0, product);
+      if (pools_first(b))
+        pool_forward(i, product, at, images);
     }
+  }
+
+  static conv_shape pool_shape(const block& b, std::int64_t images) {
+    auto shape = b.pool_shape;
+    shape.n = static_cast<std::int32_t>(images);
+    return shape;
+  }
+  /// Rows of a pooled matrix.
+  static std::int64_t pooled_pixels(const block& b, std::int64_t images) {
+    return images * b.pool_shape.out_h() * b.pool_shape.out_w();
+  }
+
+  void pool_forward(std::size_t i, mat<const float> x, std::int64_t at, std::int64_t images) {
+    const auto& b = plan.blocks[i];
+    const auto& s = states[i];
+    const auto n = pooled_pixels(b, images), first = at * b.out_features;
+    max_pool(ctx, members, pool_shape(b, images), x, s.pooled.view(n, b.cols, first), s.argmax.view(n, b.cols, first));
   }
 
   /// Columns of `images` images from image `at` on; returns whether they are bf16.
@@ -210,6 +242,12 @@ struct network::impl {
     forward_linear(i, p.rows);
     if (b.is_head)
       return;
+    if (pools_first(b)) {
+      const auto y = s.pooled.view(pooled_pixels(b, p.rows), b.cols);
+      bias_act(ctx, members, spec.act, y, vector_of(b, b.bias), y);
+      low_output(i, p);
+      return;
+    }
     const auto n = p.rows * b.rows;
     const bool drop = p.training && p.dropout && !b.is_conv;
     s.wrote_low_only = s.low && !drop && !s.pooled;
@@ -230,16 +268,18 @@ struct network::impl {
     if (drop)
       dropout(ctx, members, s.output.view(n, b.cols), p.params, p.counters, static_cast<std::uint32_t>(i),
               s.output.view(n, b.cols));
-    if (s.pooled) {
-      auto shape = b.pool_shape;
-      shape.n = static_cast<std::int32_t>(p.rows);
-      const auto out = std::int64_t{shape.n} * shape.out_h() * shape.out_w();
-      max_pool(ctx, members, shape, s.output.view(n, b.cols), s.pooled.view(out, b.cols), s.argmax.view(out, b.cols));
-    }
-    if (s.low && !s.wrote_low_only) {
-      const auto out = s.pooled ? s.pooled : s.output;
-      to_bf16(ctx, members, out.flat(p.rows * b.out_features), s.low.flat(p.rows * b.out_features));
-    }
+    if (s.pooled)
+      pool_forward(i, s.output.view(n, b.cols), 0, p.rows);
+    low_output(i, p);
+  }
+
+  void low_output(std::size_t i, const pass& p) {
+    const auto& s = states[i];
+    if (!s.low || s.wrote_low_only)
+      return;
+    const auto out = s.pooled ? s.pooled : s.output;
+    const auto n = p.rows * plan.blocks[i].out_features;
+    to_bf16(ctx, members, out.flat(n), s.low.flat(n));
   }
 
   void forward_norm(std::size_t i, const pass& p) {
@@ -275,18 +315,27 @@ struct network::impl {
                             p.counters, p.active);
   }
 
+  void pool_backward(std::size_t i, const slab<float>& dy, std::int64_t at, std::int64_t images, mat<float> dx) {
+    const auto& b = plan.blocks[i];
+    const auto n = pooled_pixels(b, images), first = at * b.out_features;
+    max_pool_backward(ctx, members, pool_shape(b, images), dy.view(n, b.cols, first), states[i].argmax.view(n, b.cols, first), dx);
+  }
+
   /// From the error by the block's output, in error[at], to the error by its linear product, in error[result] and with bf16 in
   /// error_low.
   int backward_post(std::size_t i, int at, const pass& p, const gradient_target& to) {
     const auto& b = plan.blocks[i];
     const auto& s = states[i];
+    if (pools_first(b)) {
+      // The rest, from the pooling on, goes tile by tile in backward_conv.
+      const auto out = pooled_pixels(b, p.rows);
+      const auto d = error[at].view(out, b.cols);
+      act_backward(ctx, members, spec.act, d, mat<const float>(s.pooled.view(out, b.cols)), d, vector_gradient(b, b.bias, to));
+      return at;
+    }
     const auto n = p.rows * b.rows;
     if (s.pooled) {
-      auto shape = b.pool_shape;
-      shape.n = static_cast<std::int32_t>(p.rows);
-      const auto out = std::int64_t{shape.n} * shape.out_h() * shape.out_w();
-      max_pool_backward(ctx, members, shape, error[at].view(out, b.cols), s.argmax.view(out, b.cols),
-                        error[1 - at].view(n, b.cols));
+      pool_backward(i, error[at], 0, p.rows, error[1 - at].view(n, b.cols));
       at = 1 - at;
     }
     const auto d = error[at].view(n, b.cols);
@@ -350,18 +399,25 @@ struct network::impl {
     for (std::int64_t from = 0; from < p.rows; from += step) {
       const auto images = std::min(step, p.rows - from), pixels = images * b.rows;
       const float scale = from == 0 ? to.product_scale : 1;
-      const auto first = from * b.rows * b.cols;
-      auto products = [&](auto cols, auto d, auto w) {
-        gemm(ctx, members, true, false, 1, cols, d, scale, gradient);
+      auto d = error[at].view(pixels, b.cols, from * b.rows * b.cols);
+      auto d_low = uses_bf16() ? error_low.view(pixels, b.cols, from * b.rows * b.cols) : mat<bf16>{};
+      if (pools_first(b)) {
+        d = tile.view(pixels, b.cols);
+        pool_backward(i, error[at], from, images, d);
+        if (uses_bf16()) {
+          d_low = error_low.view(pixels, b.cols);
+          to_bf16(ctx, members, tile.flat(pixels * b.cols), error_low.flat(pixels * b.cols));
+        }
+      }
+      auto products = [&](auto cols, auto by_product, auto w) {
+        gemm(ctx, members, true, false, 1, cols, by_product, scale, gradient);
         if (i > 0)
-          gemm(ctx, members, false, true, 1, d, w, 0, column_errors.view(pixels, b.inner));
+          gemm(ctx, members, false, true, 1, by_product, w, 0, column_errors.view(pixels, b.inner));
       };
       if (make_columns(i, from, images))
-        products(mat<const bf16>(columns_low.view(pixels, b.inner)), mat<const bf16>(error_low.view(pixels, b.cols, first)),
-                 weight_of<bf16>(b));
+        products(mat<const bf16>(columns_low.view(pixels, b.inner)), mat<const bf16>(d_low), weight_of<bf16>(b));
       else
-        products(mat<const float>(columns.view(pixels, b.inner)), mat<const float>(error[at].view(pixels, b.cols, first)),
-                 weight_of<float>(b));
+        products(mat<const float>(columns.view(pixels, b.inner)), mat<const float>(d), weight_of<float>(b));
       if (i > 0) {
         auto shape = b.shape;
         shape.n = static_cast<std::int32_t>(images);

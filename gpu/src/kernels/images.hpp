@@ -26,6 +26,50 @@ struct im2col_op {
     const i64 begin = ix < 0 ? -ix * s.c : 0;
     return {in, out, begin, inside ? least(run, (s.w - ix) * s.c) : 0};
   }
+
+#if !defined(__CUDACC__)
+  /// Nearly all windows lie within the image: their runs are copied without looking at every number.
+  TROUPE_HD void all_rows(i64 k, i64 outer) const {
+    const window& s = a.s;
+    const i64 run = s.kw * s.c;
+    i64 ox = 0;
+    const auto careful = [&](i64 end) {
+      for (; ox < end; ++ox) {
+        const element e = at(k, outer, ox);
+        for (i64 j = 0; j < run; ++j)
+          e(j);
+      }
+    };
+    const i64 left = (s.pad + s.stride - 1) / s.stride; // the first window that begins within the line
+    const i64 whole = s.w + s.pad >= s.kw ? least(s.ow, (s.w + s.pad - s.kw) / s.stride + 1) : 0;
+    if (left >= whole || at(k, outer, left).end == 0) {
+      careful(s.ow);
+      return;
+    }
+    careful(left);
+    const element e = at(k, outer, left);
+    const float* in = e.in;
+    float* out = e.out;
+    const i64 in_step = s.stride * s.c, out_step = a.out.ld;
+    if (run == 3) { // one channel: a loop would cost more than the copy
+      for (; ox < whole; ++ox, in += in_step, out += out_step) {
+        const float x = in[0], y = in[1], z = in[2];
+        out[0] = x, out[1] = y, out[2] = z;
+      }
+    } else {
+      for (; ox < whole; ++ox, in += in_step, out += out_step) {
+        i64 j = 0;
+        for (; j + 16 <= run; j += 16)
+          TROUPE_VECTORIZE
+          for (int l = 0; l < 16; ++l)
+            out[j + l] = in[j + l];
+        for (; j < run; ++j)
+          out[j] = in[j];
+      }
+    }
+    careful(s.ow);
+  }
+#endif
 };
 
 inline void im2col(const launch_target& on, const columns_args& a) {

@@ -6,7 +6,8 @@
 ///
 /// map          op.at(member, row) loads pointers and hyperparameters into a small object e; e(column) does one element.
 ///              Vectors are maps of one row.
-/// map_3d       the same over outer x rows x columns: op.at(member, outer, row).
+/// map_3d       the same over outer x rows x columns: op.at(member, outer, row). Where op has all_rows(member, outer), the CPU
+///              calls that instead.
 /// sum_terms_3d op.at(member, outer, row) gives e; e.each_term(f) calls f with each row to add up, e.store(column, sum).
 /// random_map   as map, where e(column, bits) also gets 32 random bits: op.draw(member, group, lane) gives those of four
 ///              elements of a group of 64 (see random.hpp); not called where op.random(member) is false.
@@ -121,13 +122,24 @@ void map(const launch_target&, i64 members, i64 rows, i64 cols, const std::uint8
 template <class Op>
 void map_3d(const launch_target&, i64 members, i64 outer, i64 rows, i64 cols, const Op& op) {
   for (i64 k = 0; k < members; ++k)
-    for (i64 q = 0; q < outer; ++q)
+    for (i64 q = 0; q < outer; ++q) {
+      if constexpr (requires { op.all_rows(k, q); }) {
+        op.all_rows(k, q);
+        continue;
+      }
       for (i64 r = 0; r < rows; ++r) {
         const auto e = op.at(k, q, r);
-        TROUPE_VECTORIZE
-        for (i64 c = 0; c < cols; ++c)
+        // Channels are few, often 16 or 32: a loop of unknown length over bytes and floats would be vector code for 64 at once
+        // and leave them all to its scalar rest.
+        i64 c = 0;
+        for (; c + team::width <= cols; c += team::width)
+          TROUPE_VECTORIZE
+          for (int l = 0; l < team::width; ++l)
+            e(c + l);
+        for (; c < cols; ++c)
           e(c);
       }
+    }
 }
 
 template <class Op>
