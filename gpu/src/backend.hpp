@@ -27,6 +27,12 @@ struct gemm_call {
   std::int64_t stride_a = 0, stride_b = 0, stride_c = 0; ///< elements from member to member
 };
 
+/// Device memory that one kernel at a time may use.
+struct scratch_memory {
+  float* data = nullptr;
+  std::int64_t floats = 0;
+};
+
 /// What differs between CPU and CUDA, and the accounting that does not. Shared by a context and its buffers,
 /// so that a buffer may outlive the context. Used on the context's thread, except `release` and the counters.
 class backend {
@@ -39,6 +45,7 @@ public:
   /// The calling thread becomes the owner.
   virtual void bind() = 0;
   virtual void* stream() const noexcept { return nullptr; }
+  virtual scratch_memory scratch() const noexcept { return {}; }
 
   virtual void zero(void* dst, std::size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;

@@ -101,13 +101,13 @@ public:
     if (p.memoryPoolsSupported == 0)
       throw device_error(label() + ": the device has no stream-ordered memory pools", false);
     device_.emplace(ordinal_, label());
-    const std::size_t workspace = p.major >= 9 ? 32u << 20 : 8u << 20; // what cuBLAS's manual advises
-    workspace_ = allocate(workspace);
+    workspace_bytes_ = p.major >= 9 ? 32u << 20 : 8u << 20; // what cuBLAS's manual advises
+    workspace_ = allocate(workspace_bytes_);
     if (workspace_ == nullptr)
       throw device_error(label() + ": the device has no room for cuBLAS's workspace of " +
-                             std::to_string(workspace) + " bytes" + memory_state(),
+                             std::to_string(workspace_bytes_) + " bytes" + memory_state(),
                          false);
-    blas_.emplace(device_->stream, workspace_, workspace, options.math, label());
+    blas_.emplace(device_->stream, workspace_, workspace_bytes_, options.math, label());
   }
 
   ~cuda_backend() override {
@@ -123,6 +123,10 @@ public:
     own();
   }
   void* stream() const noexcept override { return device_->stream; }
+  /// cuBLAS's workspace: the stream's order keeps products and kernels apart.
+  scratch_memory scratch() const noexcept override {
+    return {static_cast<float*>(workspace_), static_cast<std::int64_t>(workspace_bytes_ / sizeof(float))};
+  }
 
   void zero(void* dst, std::size_t bytes) override {
     check_cuda(cudaMemsetAsync(dst, 0, bytes, device_->stream), label(), "cudaMemsetAsync");
@@ -201,6 +205,7 @@ private:
   int ordinal_;
   std::optional<stream_and_pool> device_;
   void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;
 };
 

@@ -1,5 +1,6 @@
 #include "kernel_table.hpp"
 
+#include "backend.hpp"
 #include "troupe/gpu/context.hpp"
 
 namespace troupe::gpu::internal {
@@ -12,6 +13,12 @@ namespace cpu_v3 {
 extern const kernel_table table;
 }
 namespace cpu_v4 {
+extern const kernel_table table;
+}
+#endif
+
+#if defined(TROUPE_WITH_CUDA)
+namespace cuda {
 extern const kernel_table table;
 }
 #endif
@@ -34,7 +41,17 @@ const kernel_table& kernels_for(device_kind kind) {
     static const kernel_table* const best = cpu_kernel_tables().back();
     return *best;
   }
+#if defined(TROUPE_WITH_CUDA)
+  return cuda::table;
+#else
   throw device_error("kernels for CUDA were asked for, but this build has none: configure with TROUPE_CUDA=ON", false);
+#endif
+}
+
+launch_target target_of(context& ctx) noexcept {
+  const backend& b = ctx.impl();
+  const scratch_memory scratch = b.scratch();
+  return {ctx.stream(), scratch.data, scratch.floats, b.label().c_str()};
 }
 
 void kernel_override::use(context& ctx, const kernel_table& table) noexcept { ctx.kernels_ = &table; }

@@ -19,6 +19,7 @@ struct launch_target {
   void* stream = nullptr;   ///< cudaStream_t; ignored by the CPU
   float* scratch = nullptr; ///< device memory that a kernel may use until it ends, or null
   std::int64_t scratch_floats = 0;
+  const char* who = ""; ///< names slot and device in error texts
 };
 
 template <class Out>
@@ -227,6 +228,9 @@ const kernel_table& kernels_for(device_kind kind);
 /// Every CPU table that this machine can run, slowest first; all but the first use fused multiply-add and give the
 /// same results, bit for bit.
 std::vector<const kernel_table*> cpu_kernel_tables();
+
+/// The context's stream, and the memory and name that go with it.
+launch_target target_of(context& ctx) noexcept;
 
 /// Makes a context use another table of its device, so that a test can run all of them.
 struct kernel_override {

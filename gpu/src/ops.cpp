@@ -9,10 +9,9 @@
 namespace troupe::gpu {
 
 using internal::checker;
+using internal::target_of;
 
 namespace {
-
-internal::launch_target target(context& ctx) { return {ctx.stream(), nullptr, 0}; }
 
 template <class T>
 constexpr bool is_float = std::is_same_v<T, float>;
@@ -28,9 +27,9 @@ void bias_act(context& ctx, std::int64_t members, activation act, mat<const floa
     check.sized("bias", bias, 1, x.cols);
   const auto& k = ctx.kernels();
   if constexpr (is_float<Out>)
-    k.bias_act_f32(target(ctx), {members, act, x, bias, y});
+    k.bias_act_f32(target_of(ctx), {members, act, x, bias, y});
   else
-    k.bias_act_bf16(target(ctx), {members, act, x, bias, y});
+    k.bias_act_bf16(target_of(ctx), {members, act, x, bias, y});
 }
 template void bias_act(context&, std::int64_t, activation, mat<const float>, vec<const float>, mat<float>);
 template void bias_act(context&, std::int64_t, activation, mat<const float>, vec<const float>, mat<bf16>);
@@ -47,13 +46,13 @@ void act_backward(context& ctx, std::int64_t members, activation act, mat<const 
   const auto& k = ctx.kernels();
   const internal::act_backward_args<S, Out> args{members, act, dy, saved, dx, dbias};
   if constexpr (is_float<S> && is_float<Out>)
-    k.act_backward_f32_f32(target(ctx), args);
+    k.act_backward_f32_f32(target_of(ctx), args);
   else if constexpr (is_float<S>)
-    k.act_backward_f32_bf16(target(ctx), args);
+    k.act_backward_f32_bf16(target_of(ctx), args);
   else if constexpr (is_float<Out>)
-    k.act_backward_bf16_f32(target(ctx), args);
+    k.act_backward_bf16_f32(target_of(ctx), args);
   else
-    k.act_backward_bf16_bf16(target(ctx), args);
+    k.act_backward_bf16_bf16(target_of(ctx), args);
 }
 template void act_backward(context&, std::int64_t, activation, mat<const float>, mat<const float>, mat<float>,
                            vec<float>);
@@ -83,9 +82,9 @@ void softmax_cross_entropy(context& ctx, std::int64_t members, mat<const float> 
   const auto& k = ctx.kernels();
   const internal::cross_entropy_args<Out> args{members, logits, bias, labels, params, dlogits, dbias, counters, active};
   if constexpr (is_float<Out>)
-    k.cross_entropy_f32(target(ctx), args);
+    k.cross_entropy_f32(target_of(ctx), args);
   else
-    k.cross_entropy_bf16(target(ctx), args);
+    k.cross_entropy_bf16(target_of(ctx), args);
 }
 template void softmax_cross_entropy(context&, std::int64_t, mat<const float>, vec<const float>,
                                     vec<const std::int32_t>, const member_params*, mat<float>, vec<float>,
@@ -97,12 +96,12 @@ template void softmax_cross_entropy(context&, std::int64_t, mat<const float>, ve
 void begin_step(context& ctx, std::int64_t members, const member_params* params, member_counters* counters,
                 const std::uint8_t* active) {
   checker(ctx, "begin_step", members).there("params", params).there("counters", counters);
-  ctx.kernels().begin_step(target(ctx), {members, params, counters, active});
+  ctx.kernels().begin_step(target_of(ctx), {members, params, counters, active});
 }
 
 void end_step(context& ctx, std::int64_t members, member_counters* counters, const std::uint8_t* active) {
   checker(ctx, "end_step", members).there("counters", counters);
-  ctx.kernels().end_step(target(ctx), {members, nullptr, counters, active});
+  ctx.kernels().end_step(target_of(ctx), {members, nullptr, counters, active});
 }
 
 void gradient_norm(context& ctx, std::int64_t members, vec<const float> grad, const member_params* params,
@@ -111,7 +110,7 @@ void gradient_norm(context& ctx, std::int64_t members, vec<const float> grad, co
   check.in("grad", grad).there("params", params).there("counters", counters).out("scratch", scratch);
   check.hold(scratch.size >= 256,
              [&] { return "scratch holds " + std::to_string(scratch.size) + " floats a member, 256 are needed"; });
-  ctx.kernels().gradient_norm(target(ctx), {members, grad, params, counters, scratch, active});
+  ctx.kernels().gradient_norm(target_of(ctx), {members, grad, params, counters, scratch, active});
 }
 
 void sgd(context& ctx, std::int64_t members, vec<float> w, vec<float> v, vec<const float> grad,
@@ -121,7 +120,7 @@ void sgd(context& ctx, std::int64_t members, vec<float> w, vec<float> v, vec<con
   check.there("params", params).there("counters", counters);
   if (low.data != nullptr)
     check.sized("low", low, 1, w.size).out("low", low);
-  ctx.kernels().sgd(target(ctx), {members, w, v, grad, params, counters, low, active});
+  ctx.kernels().sgd(target_of(ctx), {members, w, v, grad, params, counters, low, active});
 }
 
 void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<const float> v, const member_counters* counters,
@@ -130,7 +129,7 @@ void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<const float
   check.out("w", w).sized("v", v, 1, w.size).in("v", v).there("counters", counters);
   if (low.data != nullptr)
     check.sized("low", low, 1, w.size).out("low", low);
-  ctx.kernels().sgd_apply(target(ctx), {members, w, v, counters, low, active});
+  ctx.kernels().sgd_apply(target_of(ctx), {members, w, v, counters, low, active});
 }
 
 void adamw(context& ctx, std::int64_t members, vec<float> w, vec<float> m, vec<float> v, vec<const float> grad,
@@ -140,7 +139,7 @@ void adamw(context& ctx, std::int64_t members, vec<float> w, vec<float> m, vec<f
   check.sized("grad", grad, 1, w.size).in("grad", grad).there("params", params).there("counters", counters);
   if (low.data != nullptr)
     check.sized("low", low, 1, w.size).out("low", low);
-  ctx.kernels().adamw(target(ctx), {members, w, m, v, grad, params, counters, low, active});
+  ctx.kernels().adamw(target_of(ctx), {members, w, m, v, grad, params, counters, low, active});
 }
 
 template <class Out>
@@ -165,9 +164,9 @@ void gather(context& ctx, std::int64_t members, const data_source& data, const m
     return;
   const auto& k = ctx.kernels();
   if constexpr (is_float<Out>)
-    k.gather_f32(target(ctx), {members, data, counters, offset, x, labels});
+    k.gather_f32(target_of(ctx), {members, data, counters, offset, x, labels});
   else
-    k.gather_bf16(target(ctx), {members, data, counters, offset, x, labels});
+    k.gather_bf16(target_of(ctx), {members, data, counters, offset, x, labels});
 }
 template void gather(context&, std::int64_t, const data_source&, const member_counters*, std::int64_t, mat<float>,
                      vec<std::int32_t>);
@@ -176,22 +175,22 @@ template void gather(context&, std::int64_t, const data_source&, const member_co
 
 void fill(context& ctx, std::int64_t members, vec<float> x, float value) {
   checker(ctx, "fill", members).out("x", x);
-  ctx.kernels().fill(target(ctx), {members, x, value});
+  ctx.kernels().fill(target_of(ctx), {members, x, value});
 }
 
 void axpy(context& ctx, std::int64_t members, float alpha, vec<const float> x, vec<float> y) {
   checker(ctx, "axpy", members).in("x", x).sized("y", y, 1, x.size).out("y", y);
-  ctx.kernels().axpy(target(ctx), {members, alpha, x, y});
+  ctx.kernels().axpy(target_of(ctx), {members, alpha, x, y});
 }
 
 void to_bf16(context& ctx, std::int64_t members, vec<const float> x, vec<bf16> y) {
   checker(ctx, "to_bf16", members).in("x", x).sized("y", y, 1, x.size).out("y", y);
-  ctx.kernels().to_bf16(target(ctx), {members, x, y});
+  ctx.kernels().to_bf16(target_of(ctx), {members, x, y});
 }
 
 void to_float(context& ctx, std::int64_t members, vec<const bf16> x, vec<float> y) {
   checker(ctx, "to_float", members).in("x", x).sized("y", y, 1, x.size).out("y", y);
-  ctx.kernels().to_float(target(ctx), {members, x, y});
+  ctx.kernels().to_float(target_of(ctx), {members, x, y});
 }
 
 } // namespace troupe::gpu

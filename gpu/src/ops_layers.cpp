@@ -7,10 +7,9 @@
 namespace troupe::gpu {
 
 using internal::checker;
+using internal::target_of;
 
 namespace {
-
-internal::launch_target target(context& ctx) { return {ctx.stream(), nullptr, 0}; }
 
 /// Checks the window itself; `pooling`: without padding, and its place must fit a byte.
 internal::window checked(checker& check, const conv_shape& s, bool pooling) {
@@ -39,7 +38,7 @@ void dropout(context& ctx, std::int64_t members, mat<const float> x, const membe
   checker check(ctx, "dropout", members);
   check.in("x", x).sized("y", y, x.rows, x.cols).out("y", y).there("params", params).there("counters", counters);
   check.hold(site < 65536, [&] { return "site is " + std::to_string(site) + ", but must be below 65536"; });
-  ctx.kernels().dropout(target(ctx), {members, x, params, counters, site, y});
+  ctx.kernels().dropout(target_of(ctx), {members, x, params, counters, site, y});
 }
 
 namespace {
@@ -68,7 +67,7 @@ void layer_norm(context& ctx, std::int64_t members, mat<const float> x, vec<cons
   checker check(ctx, "layer_norm", members);
   check_norm(check, x, gain, bias, y);
   check.sized("stats", stats, x.rows, 2).out("stats", stats);
-  ctx.kernels().layer_norm(target(ctx), {members, x, gain, bias, eps, 0, y, stats, {}});
+  ctx.kernels().layer_norm(target_of(ctx), {members, x, gain, bias, eps, 0, y, stats, {}});
 }
 
 void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x,
@@ -77,7 +76,7 @@ void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy
   checker check(ctx, "layer_norm_backward", members);
   const internal::norm_backward_args args{members, dy, x, gain, stats, dx, dgain, dbias};
   check_norm_backward(check, args, x.rows, 2);
-  ctx.kernels().layer_norm_backward(target(ctx), args);
+  ctx.kernels().layer_norm_backward(target_of(ctx), args);
 }
 
 void batch_norm(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain, vec<const float> bias,
@@ -86,7 +85,7 @@ void batch_norm(context& ctx, std::int64_t members, mat<const float> x, vec<cons
   check_norm(check, x, gain, bias, y);
   check.hold(x.rows > 0, [] { return "x has no rows, so their mean is undefined"; });
   check.sized("stats", stats, 2, x.cols).out("stats", stats).sized("running", running, 2, x.cols).out("running", running);
-  ctx.kernels().batch_norm(target(ctx), {members, x, gain, bias, eps, rate, y, stats, running});
+  ctx.kernels().batch_norm(target_of(ctx), {members, x, gain, bias, eps, rate, y, stats, running});
 }
 
 void batch_norm_inference(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain,
@@ -96,7 +95,7 @@ void batch_norm_inference(context& ctx, std::int64_t members, mat<const float> x
   check.sized("running", running, 2, x.cols).in("running", running);
   // Read only; the arguments are shared with the mode that writes them.
   const mat<float> read{const_cast<float*>(running.data), running.rows, running.cols, running.ld, running.stride};
-  ctx.kernels().batch_norm_inference(target(ctx), {members, x, gain, bias, eps, 0, y, {}, read});
+  ctx.kernels().batch_norm_inference(target_of(ctx), {members, x, gain, bias, eps, 0, y, {}, read});
 }
 
 void batch_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x,
@@ -106,7 +105,7 @@ void batch_norm_backward(context& ctx, std::int64_t members, mat<const float> dy
   const internal::norm_backward_args args{members, dy, x, gain, stats, dx, dgain, dbias};
   check_norm_backward(check, args, 2, x.cols);
   check.hold(x.rows > 0, [] { return "x has no rows, so their mean is undefined"; });
-  ctx.kernels().batch_norm_backward(target(ctx), args);
+  ctx.kernels().batch_norm_backward(target_of(ctx), args);
 }
 
 void im2col(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> images, mat<float> columns) {
@@ -118,7 +117,7 @@ void im2col(context& ctx, std::int64_t members, const conv_shape& s, mat<const f
            std::to_string(w.c) + " channels must be dense";
   });
   check.sized("columns", columns, w.n * w.oh * w.ow, w.kh * w.kw * w.c).out("columns", columns);
-  ctx.kernels().im2col(target(ctx), {members, w, images, columns});
+  ctx.kernels().im2col(target_of(ctx), {members, w, images, columns});
 }
 
 void col2im(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> columns, mat<float> images) {
@@ -126,7 +125,7 @@ void col2im(context& ctx, std::int64_t members, const conv_shape& s, mat<const f
   const internal::window w = checked(check, s, false);
   check.sized("columns", columns, w.n * w.oh * w.ow, w.kh * w.kw * w.c).in("columns", columns);
   check.sized("images", images, w.n * w.h * w.w, w.c).out("images", images);
-  ctx.kernels().col2im(target(ctx), {members, w, columns, images});
+  ctx.kernels().col2im(target_of(ctx), {members, w, columns, images});
 }
 
 void max_pool(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> x, mat<float> y,
@@ -135,7 +134,7 @@ void max_pool(context& ctx, std::int64_t members, const conv_shape& s, mat<const
   const internal::window w = checked(check, s, true);
   check.sized("x", x, w.n * w.h * w.w, w.c).in("x", x).sized("y", y, w.n * w.oh * w.ow, w.c).out("y", y);
   check.sized("argmax", argmax, w.n * w.oh * w.ow, w.c).out("argmax", argmax);
-  ctx.kernels().max_pool(target(ctx), {members, w, x, y, argmax});
+  ctx.kernels().max_pool(target_of(ctx), {members, w, x, y, argmax});
 }
 
 void max_pool_backward(context& ctx, std::int64_t members, const conv_shape& s, mat<const float> dy,
@@ -144,7 +143,7 @@ void max_pool_backward(context& ctx, std::int64_t members, const conv_shape& s, 
   const internal::window w = checked(check, s, true);
   check.sized("dy", dy, w.n * w.oh * w.ow, w.c).in("dy", dy).sized("argmax", argmax, w.n * w.oh * w.ow, w.c);
   check.in("argmax", argmax).sized("dx", dx, w.n * w.h * w.w, w.c).out("dx", dx);
-  ctx.kernels().max_pool_backward(target(ctx), {members, w, dy, argmax, dx});
+  ctx.kernels().max_pool_backward(target_of(ctx), {members, w, dy, argmax, dx});
 }
 
 } // namespace troupe::gpu

@@ -164,6 +164,30 @@ TEST_CASE("act_backward sums columns of any height in place") {
   }
 }
 
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("column sums that are split among blocks are the same sums") {
+  const i64 members = 2, rows = 5003, cols = 3;
+  const auto dy = slab<float>(members, rows, cols, 1).random(3, -1, 1);
+  slot_options o;
+  o.device = find_devices().devices.front();
+  context ctx(o);
+  placed<float> pdy(ctx, dy, everyone(members)), sums(ctx, slab<float>(members, 1, cols, 2), everyone(members));
+  std::vector<float> scratch(10000);
+  for (std::size_t room : {std::size_t(0), std::size_t(30), scratch.size()}) { // none, for five splits, for more than make sense
+    const internal::launch_target on{nullptr, scratch.data(), i64(room), "test"};
+    cuda_emulation::table().act_backward_f32_f32(on, {members, activation::none, pdy, {}, pdy, sums});
+    for (i64 k = 0; k < members; ++k) {
+      numbers want(static_cast<std::size_t>(cols));
+      for (i64 r = 0; r < rows; ++r)
+        for (i64 c = 0; c < cols; ++c)
+          want[std::size_t(c)] += double(dy.at(k, r, c));
+      check_near(sums.back().values(k), want, 1e-5);
+    }
+  }
+  CHECK(scratch[0] != 0);
+}
+#endif
+
 namespace {
 
 std::vector<i64> labels_of(const slab<std::int32_t>& labels, i64 k) {

@@ -18,7 +18,7 @@ struct gather_op {
 
   struct batch {
     gather_op op;
-    i64 k, first;
+    i64 first;
     permutation order;
 
     TROUPE_HD i64 source(i64 r) const {
@@ -35,25 +35,26 @@ struct gather_op {
       (void)source;
 #endif
     }
-    template <class Team>
-    TROUPE_HD void row(Team t, i64 r, i64 source) const {
-      const In* in = op.examples + source * op.features;
-      Out* out = row_of(op.x, k, r);
-      const float scale = op.scale, shift = op.shift;
-      t.each(op.features, [=](i64 c) { store(out, c, mul_add(float(in[c]), scale, shift)); });
-      if (op.labels.data != nullptr && t.leader())
-        op.labels.data[k * op.labels.stride + r] = op.source_labels[source];
-    }
   };
 
   TROUPE_HD batch member(i64 k) const {
-    batch b{*this, k, 0, {}};
+    batch b{*this, 0, {}};
     if (offset < 0) {
       const u64 per_epoch = u64(count / x.rows), n = counters[k].batch;
       b.first = i64(n % per_epoch) * x.rows;
       b.order = permutation::make(counters[k].seed, n / per_epoch, u64(count));
     }
     return b;
+  }
+
+  template <class Team>
+  TROUPE_HD void row(Team t, i64 k, i64 r, i64 source) const {
+    const In* in = examples + source * features;
+    Out* out = row_of(x, k, r);
+    const float by = scale, plus = shift;
+    t.each(features, [=](i64 c) { store(out, c, mul_add(float(in[c]), by, plus)); });
+    if (labels.data != nullptr && t.leader())
+      labels.data[k * labels.stride + r] = source_labels[source];
   }
 };
 

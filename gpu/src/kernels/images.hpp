@@ -18,7 +18,7 @@ struct im2col_op {
   };
   TROUPE_HD element at(i64 k, i64 outer, i64 ox) const {
     const window& s = a.s;
-    const i64 ky = outer % s.kh, line = outer / s.kh, oy = line % s.oh, image = line / s.oh;
+    const i64 line = quotient(outer, s.kh), ky = outer - line * s.kh, image = quotient(line, s.oh), oy = line - image * s.oh;
     const i64 iy = oy * s.stride - s.pad + ky, ix = ox * s.stride - s.pad, run = s.kw * s.c;
     const bool inside = iy >= 0 && iy < s.h;
     const float* in = a.in.data + k * a.in.stride + (image * s.h + (inside ? iy : 0)) * s.w * s.c + ix * s.c;
@@ -82,8 +82,8 @@ struct cover {
 };
 TROUPE_HD cover covering(i64 p, i64 pad, i64 kernel, i64 stride, i64 outputs) {
   const i64 last = p + pad, first = last - kernel + 1;
-  const i64 begin = first <= 0 ? 0 : (stride == 1 ? first : (first + stride - 1) / stride);
-  return {begin, least(outputs, (stride == 1 ? last : last / stride) + 1)};
+  const i64 begin = first <= 0 ? 0 : (stride == 1 ? first : quotient(first + stride - 1, stride));
+  return {begin, least(outputs, (stride == 1 ? last : quotient(last, stride)) + 1)};
 }
 
 struct col2im_op {
@@ -106,7 +106,7 @@ struct col2im_op {
   };
   TROUPE_HD element at(i64 k, i64 outer, i64 ix) const {
     const window& s = a.s;
-    const i64 iy = outer % s.h, image = outer / s.h;
+    const i64 image = quotient(outer, s.h), iy = outer - image * s.h;
     return {row_of(a.in, k, image * s.oh * s.ow),
             row_of(a.out, k, outer * s.w + ix),
             covering(iy, s.pad, s.kh, s.stride, s.oh),
@@ -152,7 +152,7 @@ struct max_pool_op {
   };
   TROUPE_HD element at(i64 k, i64 outer, i64 ox) const {
     const window& s = a.s;
-    const i64 oy = outer % s.oh, image = outer / s.oh;
+    const i64 image = quotient(outer, s.oh), oy = outer - image * s.oh;
     return {row_of(a.x, k, (image * s.h + oy * s.stride) * s.w + ox * s.stride),
             row_of(a.y, k, outer * s.ow + ox),
             row_of(a.argmax, k, outer * s.ow + ox),
@@ -204,7 +204,7 @@ struct max_pool_backward_op {
   };
   TROUPE_HD element at(i64 k, i64 outer, i64 ix) const {
     const window& s = a.s;
-    const i64 iy = outer % s.h, first = outer / s.h * s.oh * s.ow;
+    const i64 image = quotient(outer, s.h), iy = outer - image * s.h, first = image * s.oh * s.ow;
     return {row_of(a.dy, k, first),
             row_of(a.argmax, k, first),
             row_of(a.dx, k, outer * s.w + ix),

@@ -1,6 +1,6 @@
 #pragma once
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) || defined(TROUPE_CUDA_EMULATION)
 #include "kernels/launch_cuda.hpp"
 #else
 #include "kernels/launch_cpu.hpp"

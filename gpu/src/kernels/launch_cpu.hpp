@@ -12,7 +12,7 @@
 /// random_map   as map, where e(column, bits) also gets 32 random bits: op.draw(member, group, lane) gives those of four
 ///              elements of a group of 64 (see random.hpp); not called where op.random(member) is false.
 /// rowwise      op(team, member, row): a team of threads shares a row and can sum over it.
-/// indexed_rows as rowwise, where a member first chooses which source row each row reads.
+/// indexed_rows op.row(team, member, row, source), where op.member(member).source(row) chose what to read.
 /// columnwise   op.at(member, row)(column) returns `sums` numbers, added up over the rows; op.finish(member, column,
 ///              totals) takes them. It may write its own element on the way.
 /// member_rows  op.row(team, member, row) returns a value to be added up; op.finish(member, total) takes the sum.
@@ -221,7 +221,7 @@ void indexed_rows(const launch_target&, i64 members, i64 rows, const Op& op) {
       for (i64 i = 0; i < count; ++i)
         m.prefetch(source[i]);
       for (i64 i = 0; i < count; ++i)
-        m.row(team{}, r0 + i, source[i]);
+        op.row(team{}, k, r0 + i, source[i]);
     }
   }
 }

@@ -75,6 +75,11 @@ TROUPE_HD float infinity() { return float_of(0x7f800000u); }
 TROUPE_HD bool is_finite(float x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
 TROUPE_HD i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
+/// a / b for numbers that are not negative, faster where both fit 32 bits: GPUs divide longer ones in software.
+TROUPE_HD i64 quotient(i64 a, i64 b) {
+  return ((a | b) >> 32) == 0 ? i64(u32(a) / u32(b)) : a / b;
+}
+
 // -- element types: loads give float, stores round ---------------------------------------------------------------
 
 TROUPE_HD float load(const float* p, i64 i) { return p[i]; }
