@@ -55,7 +55,8 @@ private:
 
   struct measured {
     gpu::evaluation eval;
-    double loss = std::numeric_limits<double>::quiet_NaN();
+    double loss_sum = 0; ///< of the steps since the last measurement
+    std::uint64_t loss_count = 0;
     double compute_seconds = 0, wait_seconds = 0;
     std::uint64_t memory_bytes = 0;
     core::checkpoint_ptr saved;
@@ -74,7 +75,7 @@ private:
   void obtain(const state_ref& from, std::function<void(core::result<core::checkpoint_ptr>)> then);
   void build(core::checkpoint_ptr from);
   void measure_on_slot(bool save, std::function<void(measured)> then);
-  std::function<core::checkpoint_ptr(gpu::context&, gpu::workload&)> saver() const;
+  std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> saver() const;
 
   // -- the machine's actions -----------------------------------------------------------------------------------------
   void perform(machine::actions xs);
@@ -263,7 +264,7 @@ void trainer::build(core::checkpoint_ptr from) {
     std::string signature;
   };
   const auto work = [workloads = setup_.workloads, type = order_.workload_type, text = order_.workload_options,
-                     name = order_.name, seed = order_.seed, hp = hp_, from](gpu::context& ctx, gpu::hosted& h) {
+                     name = order_.name, seed = order_.seed, hp = hp_, mark, from](gpu::context& ctx, gpu::hosted& h) {
     built out;
     const auto options = nlohmann::json::parse(text, nullptr, false);
     if (options.is_discarded()) {
@@ -283,6 +284,8 @@ void trainer::build(core::checkpoint_ptr from) {
         return out;
       }
       w->load(ctx, *from, gpu::workload::load_mode::everything);
+      h.loss_sum = mark.loss_sum;
+      h.loss_count = mark.loss_count;
     }
     h.work = std::move(w);
     return out;
@@ -300,24 +303,37 @@ void trainer::build(core::checkpoint_ptr from) {
   });
 }
 
-std::function<core::checkpoint_ptr(gpu::context&, gpu::workload&)> trainer::saver() const {
-  return [mark = trainer_mark{machine_.step(), machine_.syncs_done(), hp_, signature_, order_.who.incarnation}](
-             gpu::context& ctx, gpu::workload& w) { return save_state(ctx, w, mark); };
+/// Saves what the trainer is now, so that another life goes on as this one would: one that is parked and waits for a decision
+/// comes to its sync point again, and reports the same.
+std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> trainer::saver() const {
+  auto mark = trainer_mark{machine_.step(), machine_.syncs_done(), 0, 0, hp_, signature_, order_.who.incarnation};
+  const auto parked = machine_.undecided_at();
+  if (parked) {
+    mark.syncs_done = *parked;
+    mark.loss_sum = last_.loss_sum;
+    mark.loss_count = last_.loss_count;
+  }
+  return [mark, parked](gpu::context& ctx, gpu::hosted& h) {
+    auto now = mark;
+    if (!parked) {
+      now.loss_sum = h.loss_sum;
+      now.loss_count = h.loss_count;
+    }
+    return save_state(ctx, *h.work, now);
+  };
 }
 
 void trainer::measure_on_slot(bool save, std::function<void(measured)> then) {
   const auto work = [save = save ? saver() : nullptr, blobs = setup_.blobs](gpu::context& ctx, gpu::hosted& h) {
     measured out;
+    if (save)
+      out.state = blobs->put(save(ctx, h));
     out.eval = h.work->evaluate(ctx);
-    if (h.loss_count > 0)
-      out.loss = h.loss_sum / static_cast<double>(h.loss_count);
-    h.loss_sum = 0;
-    h.loss_count = 0;
+    out.loss_sum = std::exchange(h.loss_sum, 0);
+    out.loss_count = std::exchange(h.loss_count, 0);
     out.compute_seconds = h.compute_seconds;
     out.wait_seconds = h.wait_seconds;
     out.memory_bytes = h.work->memory_bytes();
-    if (save)
-      out.state = blobs->put(save(ctx, *h.work));
     return out;
   };
   ask_slot<measured>(work, [this, then = std::move(then)](box<measured>& b) {
@@ -452,7 +468,7 @@ void trainer::work_on(const push_hyperparameters& x) {
 
 void trainer::work_on(const export_state& x) {
   const auto work = [save = saver(), blobs = setup_.blobs](gpu::context& ctx, gpu::hosted& h) {
-    return blobs->put(save(ctx, *h.work));
+    return blobs->put(save(ctx, h));
   };
   ask_slot<state_ref>(work, [this, x](box<state_ref>& b) {
     answer(x, b.outcome.failure, b.value.value_or(state_ref{}));
@@ -489,7 +505,7 @@ void trainer::apply(const apply_decision& x, core::checkpoint_ptr from) {
     core::error failure;
     state_ref state;
   };
-  auto mark = trainer_mark{machine_.step(), machine_.syncs_done(), after, signature_, order_.who.incarnation};
+  auto mark = trainer_mark{machine_.step(), machine_.syncs_done(), 0, 0, after, signature_, order_.who.incarnation};
   const auto work = [changes = what.changes, from, own = signature_, save = x.save, mark, blobs = setup_.blobs](
                         gpu::context& ctx, gpu::hosted& h) {
     applied out;
@@ -551,7 +567,8 @@ core::metadata trainer::metadata_of(const measured& x, core::sync_index k) const
   out.step = machine_.step();
   out.epoch = x.eval.epoch;
   out.samples = x.eval.samples;
-  out.loss = x.loss;
+  if (x.loss_count > 0)
+    out.loss = x.loss_sum / static_cast<double>(x.loss_count);
   out.accuracy = x.eval.accuracy;
   out.grad_norm = x.eval.grad_norm;
   out.compute_seconds = x.compute_seconds;

@@ -1,7 +1,9 @@
 #include "trainer_states.hpp"
 
+#include <bit>
 #include <charconv>
 #include <memory>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -31,6 +33,8 @@ core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const train
   w.save(ctx, *out);
   out->set_text("troupe.step", std::to_string(mark.step));
   out->set_text("troupe.sync", std::to_string(mark.syncs_done));
+  out->set_text("troupe.loss",
+                std::to_string(std::bit_cast<std::uint64_t>(mark.loss_sum)) + " " + std::to_string(mark.loss_count));
   out->set_text("troupe.hyperparameters", core::to_json(mark.hp).dump());
   out->set_text("troupe.signature", mark.signature);
   out->set_text("troupe.incarnation", std::to_string(mark.incarnation));
@@ -70,6 +74,13 @@ core::result<trainer_mark> read_mark(const core::checkpoint& x) {
   auto values = core::hyperparameters_from_json(parsed, "");
   if (!values)
     return wrong("troupe.hyperparameters", "is wrong: " + values.error().text);
+  if (const auto* loss = x.text("troupe.loss")) {
+    std::uint64_t bits = 0;
+    std::istringstream in(*loss);
+    if (!(in >> bits >> out.loss_count))
+      return wrong("troupe.loss", "is \"" + *loss + "\", not two numbers");
+    out.loss_sum = std::bit_cast<double>(bits);
+  }
   out.step = *step;
   out.syncs_done = *syncs;
   out.incarnation = *life;

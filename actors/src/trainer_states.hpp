@@ -14,6 +14,7 @@
 ///   troupe.step            optimizer updates done
 ///   troupe.sync            sync points held so far: a trainer restored at a sync step holds that one only if its number is
 ///                          not below this
+///   troupe.loss            of the steps since the newest report: the bit pattern of the sum of their losses, and their number
 ///   troupe.hyperparameters in effect, as JSON
 ///   troupe.signature       of the workload
 ///   troupe.incarnation     the trainer's life that saved it
@@ -24,6 +25,8 @@ namespace troupe::actors::internal {
 struct trainer_mark {
   std::uint64_t step = 0;
   core::sync_index syncs_done = 0;
+  double loss_sum = 0; ///< since the newest report
+  std::uint64_t loss_count = 0;
   core::hyperparameters hp;
   std::string signature;
   std::uint32_t incarnation = 0;

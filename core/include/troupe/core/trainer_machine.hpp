@@ -116,6 +116,10 @@ public:
   std::uint64_t step() const noexcept { return step_; } ///< as of the last boundary
   std::optional<sync_index> parked_at() const noexcept { return parked_; }
   sync_index syncs_done() const noexcept { return syncs_done_; }
+  /// Parked there and without a decision: a state that is saved now is one of before this sync point.
+  std::optional<sync_index> undecided_at() const noexcept {
+    return parked_ && undecided_ == parked_ ? parked_ : std::nullopt;
+  }
   /// The sync point that the schedule brings next; none before the stop step, or not by steps.
   std::optional<sync_index> next_sync() const;
   bool over() const noexcept { return end_ != end::no; }
