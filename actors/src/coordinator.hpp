@@ -1,0 +1,282 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "control_messages.hpp"
+#include "reply.hpp"
+#include "run_host.hpp"
+#include "supervisor.hpp"
+#include "troupe/actors/messages.hpp"
+#include "troupe/actors/run.hpp"
+#include "troupe/core/sync_engine.hpp"
+
+namespace troupe::actors::internal {
+
+/// Runs the sync points of one experiment and answers those who steer it.
+///
+/// The rules of a round are core::sync_engine's; this turns messages into its events and its actions into
+/// messages, keeps the record of every trainer, and sees that decisions are on disk before anyone acts on
+/// them. Nothing here blocks: disks are behind the store, placement behind the supervisor, listeners behind a
+/// queue.
+///
+/// A trainer's life:
+///
+///   launch ──► supervisor places it, its node builds it ──► trainer_up ──► (all of the first ones up) begin
+///   ──► rounds
+///     ▲ │ └── on_failure: restarts left, or its node was lost ◄── trainer_failed, on_lost
+///     ◄────────────────────────┤
+///                        │ none left │ ▼ ▼
+///                    failed for good (fail fast, refill) trainer_finished
+///
+/// A new life begins from the newest state there is: one kept in memory, else the newest checkpoint file,
+/// else the beginning. What was decided and pushed since that state is given again as it comes by.
+class coordinator {
+public:
+  struct settings {
+    std::shared_ptr<run_host> host; ///< store, states, listener: what lives beside the actors
+    std::function<void(run_summary)> on_end;
+  };
+
+  coordinator(caf::event_based_actor* self, settings s);
+  caf::behavior behavior();
+
+  // -- told by the session and the supervisor
+  // ------------------------------------------------------------------------
+  void start(caf::actor supervisor);
+  void on_node(std::uint32_t number, std::size_t slots);
+  void on_node_lost(std::uint32_t number, const std::string& reason);
+  void on_slot_lost(std::uint32_t node, std::uint32_t slot, const std::string& reason);
+  void on_placed(const trainer_ref& who, const std::string& where);
+  void on_not_placed(const trainer_ref& who, const core::error& why);
+  /// `blameless`: it is not the trainer's fault (its node is gone) and does not count.
+  void on_lost(const trainer_ref& who, const core::error& why, bool blameless);
+  /// Ends the run as failed, at once: the ground it stands on is gone.
+  void fail_run(const core::error& why);
+
+  // -- control
+  // -------------------------------------------------------------------------------------------------------
+  void status(reply<run_status> to);
+  void pause(const std::string& who, reply<acknowledgements> to);
+  void resume(const std::string& who, reply<acknowledgements> to);
+  void push(const std::string& who, core::hyperparameters changes, reply<acknowledgements> to);
+  void stop(const std::string& who, const std::string& reason, reply<acknowledgements> to);
+  void add_trainer(const std::string& json, reply<core::trainer_id> to);
+  void interrupt();
+
+private:
+  using clock = std::chrono::steady_clock;
+
+  struct trainer {
+    core::trainer_spec spec;
+    core::trainer_id id = 0;
+    trainer_state state = trainer_state::starting;
+    bool wants_pause = false; ///< from outside
+    std::string stop_reason;  ///< to be stopped as soon as it is up; empty: not
+    std::uint32_t incarnation = 0;
+    std::uint32_t restarts = 0; ///< that count
+    trainer_actor hdl;          ///< null while it is not up
+    std::string signature;
+    core::hyperparameters hp; ///< in effect
+    std::uint64_t step = 0;
+    std::optional<core::metadata> newest;
+    core::error failure;
+    std::string where;
+    // Where a new life begins.
+    state_ref kept; ///< in some process's memory; held
+    std::uint64_t kept_step = 0;
+    std::optional<core::sync_index> kept_sync;
+    std::vector<state_ref> sources;                    ///< held until its decision is applied (asynchronous)
+    core::saved_trainer saved;                         ///< on disk; no file: never
+    core::hyperparameters first_push;                  ///< given before it begins (a refilled trainer's own)
+    std::map<core::sync_index, core::decision> replay; ///< decided since
+    core::hyperparameters pushed;                      ///< pushed since
+    core::decision deciding;                           ///< newest one sent
+    state_ref loading;                                 ///< put into memory for this launch
+    std::uint64_t final_hash = 0;
+  };
+
+  /// A pause, resume, push or stop that waits for its trainers.
+  struct operation {
+    enum class kind { pause, resume, check, push, stop };
+    kind what = kind::pause;
+    std::set<core::trainer_id> waiting;
+    acknowledgements done;
+    std::vector<std::string> refusals;
+    core::hyperparameters changes;
+    std::set<std::pair<core::trainer_id, std::uint32_t>> asked{}; ///< push, check: the lives that were
+    reply<acknowledgements> to;
+  };
+
+  /// The open round, as far as the engine does not know it.
+  struct round {
+    core::sync_index index = 0;
+    std::shared_ptr<sync_point_event> what;
+    std::map<core::trainer_id, core::decision>
+        decisions;      ///< with one for everybody whose state is to be saved
+    bool saves = false; ///< a checkpoint set is due
+    bool waits = false; ///< to be recorded when fewer sets are on their way to the disk
+    std::map<core::trainer_id, state_ref> exports;
+    std::map<std::vector<core::trainer_id>, state_ref> means;
+    std::map<std::vector<core::trainer_id>, std::vector<core::sync_engine::apply>> for_mean; ///< wait for it
+  };
+
+  /// A checkpoint set of which not every state has come.
+  struct saving {
+    std::optional<core::sync_index> sync;
+    std::vector<run_store::part> parts;
+    std::vector<std::pair<core::trainer_id, state_ref>> held; ///< kept states that this set makes superfluous
+    std::set<core::trainer_id> waiting;
+    std::function<void()> then;
+  };
+
+  /// Who asked a trainer for its state, and what for.
+  struct exporting {
+    std::uint32_t incarnation = 0;
+    std::function<void(core::result<state_ref>)> then;
+  };
+
+  /// Asynchronous: a decision that waits for its donors' states.
+  struct gathering {
+    trainer_ref taker;
+    core::sync_index sync = 0;
+    core::decision what;
+    std::set<core::trainer_id> waiting;
+    std::map<core::trainer_id, state_ref> states;
+  };
+
+  // coordinator.cpp: facts, places, alarms
+  trainer* current(const trainer_ref& x); ///< null if it is of an older life; counted then
+  trainer_ref ref_of(const trainer& t) const;
+  void take_over_record();
+  template <class Command>
+  void command(const trainer& t, Command x) {
+    x.to = ref_of(t);
+    if (t.hdl)
+      mail(self_, std::move(x)).urgent().send(t.hdl);
+  }
+  void on_up(const trainer_up& x);
+  void on_report(const sync_report& x);
+  void on_exported(const state_exported& x);
+  void on_applied(const decision_applied& x);
+  void on_paused(const trainer_paused& x);
+  void on_resumed(const trainer_resumed& x);
+  void on_push_ack(const push_ack& x);
+  void on_finished(const trainer_finished& x);
+  void on_failed(const trainer_failed& x);
+  void on_alarm(const alarm& x);
+  void set_alarm(alarm_kind kind, clock::duration in);
+  void event(const std::string& kind, nlohmann::json details);
+  void supervise(std::function<void(supervisor&)> what);
+  caf::actor self_handle() const;
+  /// Has `f` done in the coordinator's turn; from any thread. Dropped if it is gone.
+  static void post(const caf::actor& to, std::function<void(coordinator&)> f);
+
+  // coordinator_life.cpp: beginnings and ends
+  void launch(trainer& t);
+  void launch_from(core::trainer_id id, std::uint32_t incarnation, const state_ref& from);
+  void begin_all_if_ready();
+  void begin(trainer& t);
+  void on_failure(trainer& t, const core::error& why, bool blameless);
+  void give_up(trainer& t, const core::error& why, bool told = false);
+  void refill(const trainer& gone);
+  core::trainer_id add(core::trainer_spec spec, const std::string& text);
+  void end(trainer& t, trainer_state as);
+  void leave_all(trainer& t, const std::string& why);
+  void check_end();
+  void interrupt_now();
+  void finish_run();
+  void drop(const state_ref& x);
+  void keep(trainer& t, const state_ref& x, std::optional<core::sync_index> k);
+
+  // coordinator_rounds.cpp
+  void perform(core::sync_engine::actions as);
+  void act(core::sync_engine::decide& x);
+  void act(core::sync_engine::export_state& x);
+  void act(core::sync_engine::apply& x);
+  void act(core::sync_engine::resume& x);
+  void act(core::sync_engine::release& x);
+  void act(core::sync_engine::stop_straggler& x);
+  void act(core::sync_engine::wake_at& x);
+  void act(core::sync_engine::note& x);
+  void act(core::sync_engine::all_done& x);
+  core::policy_input input_of(core::sync_index k, const std::vector<core::metadata>& reports) const;
+  std::map<core::trainer_id, core::decision> ask_policy(const core::policy_input& in, std::uint64_t stream);
+  std::shared_ptr<sync_point_event> make_event(core::sync_index k, std::vector<core::metadata> reports,
+                                               std::map<core::trainer_id, core::decision> decisions) const;
+  void record_round();
+  bool saves_at(core::sync_index k) const;
+  void send_decision(trainer& t, core::sync_index k, core::decision what, std::vector<state_ref> sources,
+                     bool saves);
+  void average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then);
+  void make_mean(const std::vector<core::trainer_id>& of);
+  void call_round();
+  void report_asynchronously(trainer& t, const core::metadata& m);
+  void decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d);
+  void give_gathered(std::uint64_t number);
+
+  // coordinator_saves.cpp
+  void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then);
+  void cancel_exports(trainer& t, const std::string& why);
+  void begin_saving(std::optional<core::sync_index> k, std::function<void()> then = {});
+  void add_state(std::uint64_t number, trainer& t, const state_ref& x);
+  void leave_savings(const trainer& t);
+  void write_if_complete(std::uint64_t number);
+  void save_final(trainer& t, const state_ref& x, nlohmann::json details);
+  void write_final(core::trainer_id id, core::checkpoint_ptr state, nlohmann::json details);
+  void end_final(nlohmann::json details, const core::error& failure);
+
+  // coordinator_control.cpp
+  core::result<std::vector<core::trainer_id>> targets(const std::string& who) const;
+  std::uint64_t open_operation(operation x);
+  void acknowledge(operation::kind what, const trainer& t, std::uint64_t step);
+  void leave_operations(const trainer& t);
+  void close_if_complete(std::uint64_t number);
+  void send_push(std::uint64_t number);
+  void ask(std::uint64_t number, operation& o, const trainer& t);
+  void send_pushes(trainer& t);
+  void collect_status(std::function<void(run_status)> then);
+  run_status status_now() const;
+  trainer_info info_of(const trainer& t) const;
+  std::vector<core::error> check_push(const std::vector<core::trainer_id>& who,
+                                      const core::hyperparameters& changes) const;
+
+  caf::event_based_actor* self_;
+  settings settings_;
+  run_host& host_;
+  core::experiment& exp_;
+  caf::actor supervisor_;
+  core::sync_engine engine_;
+  clock::time_point began_;
+  std::deque<trainer> trainers_;              ///< by number; references stay good when one is added
+  std::set<core::trainer_id> starting_first_; ///< of the first ones, not up yet
+  bool launched_ = false, begun_ = false, interrupt_asked_ = false, interrupting_ = false, ended_ = false;
+  std::set<std::uint32_t> nodes_;
+  std::size_t live_ = 0;
+  std::uint64_t dropped_ = 0;
+  core::error run_failure_;
+
+  round round_;
+  std::map<core::trainer_id, core::sync_index> replaying_; ///< get a decision again before they are released
+  std::uint32_t sets_in_flight_ = 0, finals_in_flight_ = 0;
+  std::uint64_t numbers_ = 0; ///< of operations, savings and gatherings
+  std::map<std::uint64_t, saving> savings_;
+  std::map<core::trainer_id, std::deque<exporting>> exports_;
+  std::map<std::uint64_t, gathering> gatherings_;
+  std::map<std::uint64_t, operation> operations_;
+  std::map<alarm_kind, std::uint64_t> alarms_;
+  core::sync_index next_call_ = 0;
+  std::map<core::sync_index, std::size_t> passed_; ///< asynchronous: how many passed each sync point
+};
+
+caf::actor spawn_coordinator(caf::actor_system& sys, coordinator::settings s);
+
+} // namespace troupe::actors::internal

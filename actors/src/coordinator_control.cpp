@@ -1,0 +1,360 @@
+#include "coordinator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "troupe/actors/prepare.hpp"
+
+namespace troupe::actors::internal {
+
+namespace {
+constexpr auto status_timeout = std::chrono::seconds(2);
+}
+
+// -- whom
+// --------------------------------------------------------------------------------------------------------------------
+
+core::result<std::vector<core::trainer_id>> coordinator::targets(const std::string& who) const {
+  std::vector<core::trainer_id> out;
+  if (interrupt_asked_ || ended_)
+    return core::error{core::errc::refused, "the run is ending"};
+  for (const auto& t : trainers_) {
+    if (!who.empty() && t.spec.name != who)
+      continue;
+    if (is_live(t.state))
+      out.push_back(t.id);
+    else if (!who.empty())
+      return core::error{core::errc::refused,
+                         "trainer \"" + who + "\" has " + std::string(to_string(t.state)) + " already"};
+  }
+  if (!out.empty())
+    return out;
+  if (who.empty())
+    return core::error{core::errc::refused, "no trainer is left"};
+  std::string names;
+  for (const auto& t : trainers_)
+    names += (names.empty() ? "" : ", ") + t.spec.name;
+  return core::error{core::errc::not_found, "there is no trainer \"" + who + "\"; there are: " + names};
+}
+
+// -- operations
+// ----------------------------------------------------------------------------------------------------------------
+
+std::uint64_t coordinator::open_operation(operation x) {
+  operations_.emplace(++numbers_, std::move(x));
+  return numbers_;
+}
+
+void coordinator::acknowledge(operation::kind what, const trainer& t, std::uint64_t step) {
+  std::vector<std::uint64_t> hit;
+  for (auto& [number, o] : operations_)
+    if (o.what == what && o.waiting.erase(t.id) > 0) {
+      o.done.push_back({t.id, t.spec.name, step});
+      hit.push_back(number);
+    }
+  for (const auto number : hit)
+    close_if_complete(number);
+}
+
+/// It ended: whoever waits for its answer has it.
+void coordinator::leave_operations(const trainer& t) {
+  std::vector<std::uint64_t> hit;
+  for (auto& [number, o] : operations_)
+    if (o.waiting.erase(t.id) > 0) {
+      if (o.what == operation::kind::push || o.what == operation::kind::check)
+        o.refusals.push_back("trainer \"" + t.spec.name + "\" has " + std::string(to_string(t.state)));
+      else if (o.what == operation::kind::stop)
+        o.done.push_back({t.id, t.spec.name, t.step});
+      hit.push_back(number);
+    }
+  for (const auto number : hit)
+    close_if_complete(number);
+}
+
+void coordinator::close_if_complete(std::uint64_t number) {
+  const auto i = operations_.find(number);
+  if (i == operations_.end() || !i->second.waiting.empty())
+    return;
+  auto o = std::move(i->second);
+  operations_.erase(i);
+  std::sort(o.done.begin(), o.done.end(),
+            [](const acknowledgement& a, const acknowledgement& b) { return a.trainer < b.trainer; });
+  if (o.refusals.empty()) {
+    if (o.what == operation::kind::check) {
+      // All of them would take it: now they do.
+      operation x;
+      x.what = operation::kind::push;
+      x.changes = std::move(o.changes);
+      x.to = o.to;
+      for (const auto& a : o.done)
+        x.waiting.insert(a.trainer);
+      send_push(open_operation(std::move(x)));
+      return;
+    }
+    o.to(std::move(o.done));
+    return;
+  }
+  std::string text;
+  for (const auto& r : o.refusals)
+    text += (text.empty() ? "" : "; ") + r;
+  if (!o.done.empty() && o.what == operation::kind::push) {
+    text += "; it took effect at";
+    for (const auto& a : o.done)
+      text += " " + a.name + " (step " + std::to_string(a.step) + ")";
+  }
+  o.to(core::error{core::errc::invalid_argument, text});
+}
+
+// -- pause, resume, stop
+// ---------------------------------------------------------------------------------------------------------
+
+void coordinator::pause(const std::string& who, reply<acknowledgements> to) {
+  const auto ts = targets(who);
+  if (!ts) {
+    to(ts.error());
+    return;
+  }
+  operation o;
+  o.what = operation::kind::pause;
+  o.waiting.insert(ts->begin(), ts->end());
+  o.to = to;
+  open_operation(std::move(o));
+  for (const auto id : *ts) {
+    trainers_[id].wants_pause = true;
+    if (begun_) // else it is told before it begins
+      command(trainers_[id], pause_training{});
+  }
+  event("paused", {{"who", who}});
+}
+
+void coordinator::resume(const std::string& who, reply<acknowledgements> to) {
+  const auto ts = targets(who);
+  if (!ts) {
+    to(ts.error());
+    return;
+  }
+  operation o;
+  o.what = operation::kind::resume;
+  o.to = to;
+  for (const auto id : *ts) {
+    auto& t = trainers_[id];
+    t.wants_pause = false;
+    if (t.hdl && begun_)
+      o.waiting.insert(id);
+    else
+      o.done.push_back({id, t.spec.name, t.step}); // it simply begins
+  }
+  const auto waiting = o.waiting;
+  const auto number = open_operation(std::move(o));
+  for (const auto id : waiting)
+    command(trainers_[id], resume_training{});
+  event("resumed", {{"who", who}});
+  close_if_complete(number);
+}
+
+void coordinator::stop(const std::string& who, const std::string& reason, reply<acknowledgements> to) {
+  const auto ts = targets(who);
+  if (!ts) {
+    to(ts.error());
+    return;
+  }
+  operation o;
+  o.what = operation::kind::stop;
+  o.waiting.insert(ts->begin(), ts->end());
+  o.to = to;
+  open_operation(std::move(o));
+  for (const auto id : *ts) {
+    auto& t = trainers_[id];
+    t.stop_reason = reason.empty() ? "stopped on request" : reason;
+    if (t.hdl && begun_)
+      command(t, stop_training{{}, true, t.stop_reason});
+  }
+}
+
+// -- push
+// --------------------------------------------------------------------------------------------------------------------------
+
+/// What is known to be wrong without asking anyone.
+std::vector<core::error> coordinator::check_push(const std::vector<core::trainer_id>& who,
+                                                 const core::hyperparameters& changes) const {
+  std::vector<core::error> faults;
+  for (const auto id : who) {
+    const auto& t = trainers_[id];
+    if (!host_.options.workloads)
+      continue;
+    auto hp = t.hp;
+    hp.update(changes);
+    const auto options = nlohmann::json::parse(t.spec.workload_options, nullptr, false);
+    if (!options.is_discarded())
+      host_.options.workloads->check(t.spec.workload_type, options, hp, "/" + t.spec.name, faults);
+  }
+  return faults;
+}
+
+void coordinator::push(const std::string& who, core::hyperparameters changes, reply<acknowledgements> to) {
+  const auto ts = targets(who);
+  if (!ts) {
+    to(ts.error());
+    return;
+  }
+  if (changes.empty()) {
+    to(core::error{core::errc::invalid_argument, "there is nothing to push"});
+    return;
+  }
+  if (auto fits = fits_control_plane(wire_size(changes) + 256, "the pushed hyperparameters"); !fits) {
+    to(fits.error());
+    return;
+  }
+  if (const auto faults = check_push(*ts, changes); !faults.empty()) {
+    std::string text;
+    for (const auto& f : faults)
+      text += (text.empty() ? "" : "; ") + f.text;
+    to(core::error{core::errc::invalid_argument, text});
+    return;
+  }
+  operation o;
+  o.what = ts->size() > 1 ? operation::kind::check : operation::kind::push;
+  o.waiting.insert(ts->begin(), ts->end());
+  o.changes = std::move(changes);
+  o.to = to;
+  send_push(open_operation(std::move(o)));
+}
+
+void coordinator::send_push(std::uint64_t number) {
+  auto& o = operations_.at(number);
+  const auto waiting = o.waiting;
+  for (const auto id : waiting)
+    ask(number, o, trainers_[id]);
+  if (waiting.empty())
+    close_if_complete(number);
+}
+
+/// Once in each of its lives; a trainer that is not up is asked when it is.
+void coordinator::ask(std::uint64_t number, operation& o, const trainer& t) {
+  if (t.hdl && o.asked.emplace(t.id, t.incarnation).second)
+    command(t, push_hyperparameters{{}, number, to_wire(o.changes), o.what == operation::kind::check});
+}
+
+/// A trainer that is up (again): what was pushed since its state, and what waits for it.
+void coordinator::send_pushes(trainer& t) {
+  auto before = t.first_push;
+  before.update(t.pushed);
+  if (!before.empty())
+    command(t, push_hyperparameters{{}, 0, to_wire(before), false});
+  for (auto& [number, o] : operations_)
+    if (o.waiting.contains(t.id) && (o.what == operation::kind::push || o.what == operation::kind::check))
+      ask(number, o, t);
+}
+
+void coordinator::on_push_ack(const push_ack& x) {
+  auto* t = current(x.from);
+  if (!t)
+    return;
+  const auto i = operations_.find(x.request);
+  if (i == operations_.end() || i->second.waiting.erase(t->id) == 0)
+    return;
+  auto& o = i->second;
+  if (x.failure) {
+    o.refusals.push_back("trainer \"" + t->spec.name + "\": " + x.failure.text);
+  } else {
+    o.done.push_back({t->id, t->spec.name, x.step});
+    if (o.what == operation::kind::push) {
+      t->step = x.step;
+      t->hp = from_wire(x.hp);
+      t->pushed.update(o.changes);
+      event("pushed", {{"trainer", t->id},
+                       {"name", t->spec.name},
+                       {"step", x.step},
+                       {"hyperparameters", core::to_json(o.changes)}});
+    }
+  }
+  close_if_complete(x.request);
+}
+
+// -- adding
+// ------------------------------------------------------------------------------------------------------------------------
+
+void coordinator::add_trainer(const std::string& json, reply<core::trainer_id> to) {
+  if (interrupt_asked_ || ended_) {
+    to(core::error{core::errc::refused, "the run is ending"});
+    return;
+  }
+  auto parsed =
+      core::parse_trainer(json, exp_, checkers_of(*host_.options.workloads, *host_.options.policies));
+  if (const auto* faults = std::get_if<std::vector<core::error>>(&parsed)) {
+    std::string text;
+    for (const auto& f : *faults)
+      text += (text.empty() ? "" : "; ") + f.text;
+    to(core::error{core::errc::invalid_argument, text});
+    return;
+  }
+  const auto id = add(std::get<core::trainer_spec>(std::move(parsed)), json);
+  if (launched_)
+    launch(trainers_[id]);
+  to(id);
+}
+
+// -- status
+// ------------------------------------------------------------------------------------------------------------------------
+
+trainer_info coordinator::info_of(const trainer& t) const {
+  trainer_info x;
+  x.id = t.id;
+  x.name = t.spec.name;
+  x.workload_type = t.spec.workload_type;
+  x.state = t.state;
+  x.incarnation = t.incarnation;
+  x.restarts = t.restarts;
+  x.step = t.step;
+  x.stop_step = t.spec.stop_step;
+  x.slot = t.where;
+  x.newest = t.newest;
+  x.hp = t.hp;
+  x.failure = t.failure;
+  return x;
+}
+
+run_status coordinator::status_now() const {
+  run_status s;
+  s.experiment = exp_.name;
+  for (const auto& t : trainers_)
+    s.trainers.push_back(info_of(t));
+  s.open_round = engine_.open_round();
+  s.rounds = engine_.rounds();
+  s.dropped = dropped_ + engine_.dropped();
+  s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
+  return s;
+}
+
+/// Asks every trainer for the step it is at; one that does not answer in time appears as it was last heard
+/// of.
+void coordinator::collect_status(std::function<void(run_status)> then) {
+  auto missing = std::make_shared<std::size_t>(1);
+  auto one_less = [this, missing, then = std::move(then)] {
+    if (--*missing == 0)
+      then(status_now());
+  };
+  for (auto& t : trainers_) {
+    if (!t.hdl)
+      continue;
+    ++*missing;
+    mail(self_, query_status{ref_of(t)})
+        .request(t.hdl, status_timeout)
+        .then(
+            [this, one_less](const trainer_status& x) {
+              if (auto* now = current(x.from))
+                now->step = std::max(now->step, x.step);
+              one_less();
+            },
+            [one_less](const caf::error&) { one_less(); });
+  }
+  one_less();
+}
+
+void coordinator::status(reply<run_status> to) {
+  collect_status([to](run_status s) { to(std::move(s)); });
+}
+
+} // namespace troupe::actors::internal

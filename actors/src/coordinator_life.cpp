@@ -1,0 +1,416 @@
+#include "coordinator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "troupe/core/refill.hpp"
+
+namespace troupe::actors::internal {
+
+// -- beginning a life
+// ----------------------------------------------------------------------------------------------------
+
+/// Finds the newest state of `t` and has it placed with that.
+void coordinator::launch(trainer& t) {
+  const auto id = t.id;
+  const auto incarnation = t.incarnation;
+  if (t.kept) {
+    launch_from(id, incarnation, t.kept);
+    return;
+  }
+  if (t.saved.file.empty()) {
+    launch_from(id, incarnation, {});
+    return;
+  }
+  host_.store->read_state(t.saved.file, [me = self_handle(), id, incarnation, file = t.saved.file,
+                                         host = settings_.host](core::result<core::checkpoint_ptr> state) {
+    state_ref ref;
+    if (state)
+      ref = host->put(*state);
+    post(me, [id, incarnation, file, ref, failure = state ? core::error{} : state.error()](coordinator& c) {
+      auto& t = c.trainers_[id];
+      if (t.incarnation != incarnation || !is_live(t.state)) {
+        c.drop(ref);
+      } else if (!failure.text.empty() && t.saved.file != file) {
+        c.launch(t); // a newer set replaced that file meanwhile
+      } else {
+        if (!failure.text.empty()) {
+          c.event("checkpoint_unusable", {{"trainer", id}, {"file", file}, {"reason", failure.text}});
+          t.saved = {};
+        }
+        t.loading = ref;
+        c.launch_from(id, incarnation, ref);
+      }
+    });
+  });
+}
+
+void coordinator::launch_from(core::trainer_id id, std::uint32_t incarnation, const state_ref& from) {
+  auto& t = trainers_[id];
+  if (t.incarnation != incarnation || !is_live(t.state) || ended_)
+    return;
+  supervisor::order x;
+  x.pin = t.spec.slot;
+  auto& h = x.what;
+  h.who = ref_of(t);
+  h.name = t.spec.name;
+  h.workload_type = t.spec.workload_type;
+  h.workload_options = t.spec.workload_options;
+  h.hp = to_wire(t.spec.hp);
+  h.seed = t.spec.seed;
+  h.stop_step = t.spec.stop_step;
+  h.schedule = to_wire(exp_.sync.schedule);
+  h.asynchronous = exp_.sync.asynchronous;
+  h.state = from;
+  const auto size = h.workload_options.size() + wire_size(t.spec.hp) + 16 * h.schedule.at_steps.size() + 512;
+  if (auto fits = fits_control_plane(size, "the description of trainer " + t.spec.name); !fits) {
+    give_up(t, fits.error());
+    return;
+  }
+  supervise([x](supervisor& s) { s.start(x); });
+}
+
+void coordinator::begin_all_if_ready() {
+  if (begun_ || !launched_ || !starting_first_.empty())
+    return;
+  begun_ = true;
+  for (auto& t : trainers_)
+    if (t.hdl)
+      begin(t);
+  if (exp_.sync.schedule.every_seconds > 0)
+    set_alarm(alarm_kind::clock, std::chrono::duration_cast<clock::duration>(
+                                     std::chrono::duration<double>(exp_.sync.schedule.every_seconds)));
+  host_.tell([s = status_now()](run_listener& l) { l.on_started(s); });
+}
+
+void coordinator::begin(trainer& t) {
+  if (t.wants_pause)
+    command(t, pause_training{});
+  send_pushes(t);
+  t.state = t.wants_pause ? trainer_state::paused : trainer_state::running;
+  if (t.stop_reason.empty())
+    command(t, begin_training{});
+  else
+    command(t, stop_training{{}, true, t.stop_reason});
+}
+
+core::trainer_id coordinator::add(core::trainer_spec spec, const std::string& text) {
+  trainer t;
+  t.id = static_cast<core::trainer_id>(trainers_.size());
+  t.spec = spec;
+  t.hp = spec.hp;
+  exp_.trainers.push_back(std::move(spec));
+  trainers_.push_back(std::move(t));
+  ++live_;
+  auto& added = trainers_.back();
+  event("trainer_added", {{"trainer", added.id}, {"name", added.spec.name}, {"text", text}});
+  return added.id;
+}
+
+// -- failing
+// -----------------------------------------------------------------------------------------------------------
+
+void coordinator::on_failure(trainer& t, const core::error& why, bool blameless) {
+  t.failure = why;
+  if (interrupting_) {
+    end(t, trainer_state::interrupted);
+    check_end();
+    return;
+  }
+  const bool again = blameless || t.restarts < exp_.failures.max_restarts;
+  event("trainer_failed", {{"trainer", t.id},
+                           {"name", t.spec.name},
+                           {"incarnation", t.incarnation},
+                           {"step", t.step},
+                           {"reason", why.text},
+                           {"blameless", blameless},
+                           {"final", !again}});
+  if (!again) {
+    give_up(t, why, true);
+    return;
+  }
+  if (!blameless)
+    ++t.restarts;
+  const auto was = t.incarnation++;
+  t.hdl = nullptr;
+  t.state = trainer_state::restarting;
+  leave_all(t, why.text);
+  starting_first_.erase(t.id); // the engine knows from here on that it is coming
+  perform(engine_.member_down(t.id, was, true, clock::now()));
+  launch(t);
+  begin_all_if_ready();
+}
+
+/// What waited for its state waits no more.
+void coordinator::leave_all(trainer& t, const std::string& why) {
+  replaying_.erase(t.id);
+  cancel_exports(t, why);
+  leave_savings(t);
+  drop(std::exchange(t.loading, {}));
+  for (const auto& x : std::exchange(t.sources, {}))
+    drop(x);
+}
+
+void coordinator::give_up(trainer& t, const core::error& why, bool told) {
+  t.failure = why;
+  const auto was = t.incarnation;
+  if (!told)
+    event("trainer_failed", {{"trainer", t.id},
+                             {"name", t.spec.name},
+                             {"incarnation", was},
+                             {"step", t.step},
+                             {"reason", why.text},
+                             {"final", true}});
+  supervise([ref = ref_of(t)](supervisor& s) { s.forget(ref, true); });
+  end(t, trainer_state::failed);
+  if (exp_.failures.refill && !interrupt_asked_)
+    refill(t);
+  perform(engine_.member_down(t.id, was, false, clock::now()));
+  if (exp_.failures.fail_fast && run_failure_.text.empty()) {
+    run_failure_ = {why.code, "trainer " + t.spec.name + " failed: " + why.text};
+    interrupt();
+  }
+  begin_all_if_ready();
+  check_end();
+}
+
+/// Another one takes the place of a trainer that failed for good.
+void coordinator::refill(const trainer& gone) {
+  std::vector<core::metadata> reports;
+  for (const auto& t : trainers_)
+    if (is_live(t.state) && t.newest)
+      reports.push_back(*t.newest);
+  core::refill_input in;
+  in.failed = gone.id;
+  in.hp = gone.hp;
+  in.signature = gone.signature;
+  in.reports = reports;
+  in.signature_of = [this](core::trainer_id t) -> std::string_view { return trainers_.at(t).signature; };
+  core::random_stream rng(exp_.seed, "refill", gone.id);
+  const auto plan = core::plan_refill(in, exp_.space, {}, rng);
+  if (!plan)
+    return;
+  const trainer* donor = plan->copy_from ? &trainers_.at(*plan->copy_from) : nullptr;
+  auto spec = donor ? donor->spec : gone.spec;
+  const auto base = gone.spec.name.substr(0, gone.spec.name.rfind("-again"));
+  const auto taken = [this](const std::string& name) {
+    return std::any_of(trainers_.begin(), trainers_.end(),
+                       [&](const trainer& t) { return t.spec.name == name; });
+  };
+  unsigned n = 1;
+  while (taken(base + "-again" + std::to_string(n)))
+    ++n;
+  spec.name = base + "-again" + std::to_string(n);
+  spec.seed = core::derive_seed(exp_.seed, spec.name);
+  spec.hp = plan->hp;
+  nlohmann::json text{{"name", spec.name},
+                      {"seed", spec.seed},
+                      {"stop_step", spec.stop_step},
+                      {"workload", nlohmann::json::parse(spec.workload_options)},
+                      {"hyperparameters", core::to_json(spec.hp)}};
+  text["workload"]["type"] = spec.workload_type;
+  if (!spec.slot.empty())
+    text["slot"] = spec.slot;
+  event("trainer_refilled", {{"trainer", gone.id}, {"by", spec.name}, {"reason", plan->reason}});
+  auto& fresh = trainers_[add(spec, text.dump())];
+  if (!donor || !(donor->kept || donor->hdl)) {
+    launch(fresh);
+    return;
+  }
+  // Its weights come from the donor, its hyperparameters are its own.
+  fresh.first_push = plan->hp;
+  const auto take = [this, id = fresh.id](const state_ref& from, bool ours) {
+    host_.fetch(from, [me = self_handle(), host = settings_.host, id, from,
+                       ours](core::result<core::checkpoint_ptr> state) {
+      const auto ref = state ? host->put(*state) : state_ref{};
+      post(me, [id, ref, from, ours](coordinator& c) {
+        if (ours)
+          c.drop(from);
+        c.trainers_[id].loading = ref;
+        c.launch_from(id, c.trainers_[id].incarnation, ref);
+      });
+    });
+  };
+  if (donor->kept)
+    take(donor->kept, false);
+  else
+    export_from(trainers_[donor->id], 0, [this, take, id = fresh.id](core::result<state_ref> x) {
+      if (x)
+        take(*x, true);
+      else
+        launch_from(id, trainers_[id].incarnation, {});
+    });
+}
+
+// -- ending
+// --------------------------------------------------------------------------------------------------------------
+
+void coordinator::end(trainer& t, trainer_state as) {
+  if (!is_live(t.state))
+    return;
+  t.state = as;
+  t.hdl = nullptr;
+  --live_;
+  starting_first_.erase(t.id);
+  leave_all(t, "it ended");
+  leave_operations(t);
+  if (as != trainer_state::interrupted) {
+    drop(std::exchange(t.kept, {}));
+    t.replay.clear();
+  }
+}
+
+void coordinator::on_finished(const trainer_finished& x) {
+  auto* t = current(x.from);
+  if (!t) {
+    drop(x.state);
+    return;
+  }
+  auto m = from_wire(x.what);
+  m.trainer = t->id;
+  m.name = t->spec.name;
+  m.incarnation = t->incarnation;
+  t->step = m.step;
+  t->hp = m.hp;
+  t->newest = m;
+  supervise([ref = x.from](supervisor& s) { s.forget(ref, false); });
+  acknowledge(operation::kind::stop, *t, m.step);
+  if (interrupting_ && x.stopped) {
+    for (auto& [number, s] : savings_)
+      if (!s.sync && s.waiting.contains(t->id) && x.state) {
+        s.held.emplace_back(t->id, x.state);
+        add_state(number, *t, x.state);
+        break;
+      }
+    end(*t, trainer_state::interrupted);
+    check_end();
+    return;
+  }
+  const auto was = t->incarnation;
+  end(*t, x.stopped ? trainer_state::stopped : trainer_state::finished);
+  save_final(*t, x.state,
+             {{"trainer", t->id},
+              {"name", t->spec.name},
+              {"incarnation", was},
+              {"step", m.step},
+              {"stopped", x.stopped},
+              {"reason", x.reason},
+              {"metadata", core::to_json(m)}});
+  if (!interrupting_)
+    perform(engine_.member_finished(t->id, was, clock::now()));
+  check_end();
+}
+
+void coordinator::check_end() {
+  if (launched_ && live_ == 0 && savings_.empty() && finals_in_flight_ == 0)
+    finish_run();
+}
+
+void coordinator::interrupt() {
+  if (ended_ || interrupt_asked_)
+    return;
+  interrupt_asked_ = true;
+  if (!launched_) {
+    finish_run();
+    return;
+  }
+  perform({}); // at once unless a round is being applied
+}
+
+/// Nobody is between decision and resumption: everyone stops where it is.
+void coordinator::interrupt_now() {
+  interrupting_ = true;
+  event("interrupted", {{"reason", run_failure_.text.empty() ? "asked to leave" : run_failure_.text}});
+  begin_saving(std::nullopt);
+  for (auto& t : trainers_) {
+    if (!is_live(t.state))
+      continue;
+    if (t.hdl) {
+      command(t, stop_training{{}, true, "interrupted"});
+    } else {
+      supervise([ref = ref_of(t)](supervisor& s) { s.forget(ref, true); });
+      end(t, trainer_state::interrupted);
+    }
+  }
+  check_end();
+}
+
+void coordinator::fail_run(const core::error& why) {
+  if (run_failure_.text.empty())
+    run_failure_ = why;
+  finish_run();
+}
+
+void coordinator::finish_run() {
+  if (std::exchange(ended_, true))
+    return;
+  run_summary s;
+  s.error = run_failure_;
+  s.rounds = engine_.rounds();
+  s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
+  s.directory = host_.options.directory;
+  bool any_failed = !run_failure_.text.empty();
+  bool any_left = false;
+  for (auto& t : trainers_) {
+    if (is_live(t.state))
+      t.state = trainer_state::interrupted;
+    any_left = any_left || t.state == trainer_state::interrupted;
+    any_failed = any_failed || t.state == trainer_state::failed;
+    trainer_summary x;
+    static_cast<trainer_info&>(x) = info_of(t);
+    x.final_hash = t.final_hash;
+    s.trainers.push_back(std::move(x));
+  }
+  s.outcome = !run_failure_.text.empty() ? run_outcome_kind::failed
+              : any_left                 ? run_outcome_kind::interrupted
+              : any_failed               ? run_outcome_kind::failed
+                                         : run_outcome_kind::done;
+  const char* outcome = s.outcome == run_outcome_kind::done     ? "done"
+                        : s.outcome == run_outcome_kind::failed ? "failed"
+                                                                : "stopped";
+  event("run_ended", {{"outcome", outcome}, {"reason", run_failure_.text}});
+  operations_.clear(); // their askers learn that the run is over
+  host_.store->flush([on_end = settings_.on_end, s, host = settings_.host](core::result<void> ok) mutable {
+    if (!ok && s.error.text.empty()) {
+      s.error = ok.error();
+      s.outcome = run_outcome_kind::failed;
+    }
+    host->tell([s](run_listener& l) { l.on_finished(s); });
+    on_end(std::move(s));
+  });
+  supervise([](supervisor& x) { x.shut_down(); });
+  self_->quit();
+}
+
+// -- states
+// --------------------------------------------------------------------------------------------------------------
+
+void coordinator::drop(const state_ref& x) {
+  if (!x)
+    return;
+  if (x.node == 0)
+    host_.blobs->drop(x.blob);
+  else
+    supervise([node = x.node, blob = x.blob](supervisor& s) { s.drop_state(node, blob); });
+}
+
+/// `x` is where its next life begins, should there be one.
+void coordinator::keep(trainer& t, const state_ref& x, std::optional<core::sync_index> k) {
+  const auto old = std::exchange(t.kept, x);
+  const bool being_fetched = std::any_of(savings_.begin(), savings_.end(), [&](const auto& s) {
+    return std::any_of(s.second.held.begin(), s.second.held.end(),
+                       [&](const auto& h) { return h.second == old; });
+  });
+  if (!being_fetched) // otherwise it is dropped when its set is written
+    drop(old);
+  t.kept_step = t.step;
+  t.kept_sync = k;
+  t.pushed = {};
+  t.first_push = {};
+  if (k)
+    t.replay.erase(t.replay.begin(), t.replay.upper_bound(*k));
+}
+
+} // namespace troupe::actors::internal

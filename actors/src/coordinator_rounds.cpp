@@ -1,0 +1,455 @@
+#include "coordinator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "averaging.hpp"
+
+namespace troupe::actors::internal {
+
+namespace {
+
+bool takes_weights(const core::decision& d) { return d.copy_from || !d.average_of.empty(); }
+
+bool says_nothing(const core::decision& d) {
+  return d.act == core::decision::action::go_on && d.changes.empty() && !takes_weights(d);
+}
+
+/// At most so many sets are on their way to the disk: what is in memory stays bounded when the disk is slow.
+constexpr std::uint32_t max_sets_in_flight = 2;
+
+} // namespace
+
+void coordinator::perform(core::sync_engine::actions as) {
+  for (auto& a : as) {
+    if (ended_)
+      return;
+    std::visit([this](auto& x) { act(x); }, a);
+  }
+  using phase = core::sync_engine::phase;
+  const auto now = engine_.current_phase();
+  if (interrupt_asked_ && !interrupting_ && !ended_ && (now == phase::idle || now == phase::collecting))
+    interrupt_now();
+}
+
+// -- deciding
+// ------------------------------------------------------------------------------------------------------------
+
+bool coordinator::saves_at(core::sync_index k) const {
+  const auto every = exp_.checkpoints.every_syncs;
+  return every > 0 && (std::uint64_t{k} + 1) % every == 0;
+}
+
+core::policy_input coordinator::input_of(core::sync_index k,
+                                         const std::vector<core::metadata>& reports) const {
+  core::policy_input in;
+  in.index = k;
+  in.reports = reports;
+  in.signature = [this](core::trainer_id t) -> std::string_view {
+    return t < trainers_.size() ? std::string_view(trainers_[t].signature) : std::string_view();
+  };
+  return in;
+}
+
+std::map<core::trainer_id, core::decision> coordinator::ask_policy(const core::policy_input& in,
+                                                                   std::uint64_t stream) {
+  std::map<core::trainer_id, core::decision> decisions;
+  try {
+    core::random_stream rng(exp_.seed, "policy", stream);
+    decisions = host_.policy->decide(in, rng);
+    core::sanitize(decisions, in);
+  } catch (const std::exception& e) {
+    // A user's policy may have defects: the sync point goes on without it, and says so.
+    decisions.clear();
+    event("policy_failed", {{"index", in.index}, {"reason", e.what()}});
+  }
+  return decisions;
+}
+
+std::shared_ptr<sync_point_event>
+coordinator::make_event(core::sync_index k, std::vector<core::metadata> reports,
+                        std::map<core::trainer_id, core::decision> decisions) const {
+  auto x = std::make_shared<sync_point_event>();
+  x->index = k;
+  x->reports = std::move(reports);
+  x->decisions = std::move(decisions);
+  if (host_.options.listener)
+    for (const auto& r : x->reports)
+      x->names[r.trainer] = r.name;
+  return x;
+}
+
+void coordinator::act(core::sync_engine::decide& x) {
+  round_ = {};
+  round_.index = x.index;
+  round_.saves = saves_at(x.index);
+  auto decisions = ask_policy(input_of(x.index, x.reports), x.index);
+  round_.what = make_event(x.index, std::move(x.reports), decisions);
+  round_.decisions = std::move(decisions);
+  if (round_.saves)
+    for (const auto& r : round_.what->reports)
+      round_.decisions.try_emplace(r.trainer);
+  record_round();
+}
+
+/// Nobody acts on a decision before it is on disk.
+void coordinator::record_round() {
+  if (round_.saves && sets_in_flight_ >= max_sets_in_flight) {
+    round_.waits = true;
+    return;
+  }
+  round_.waits = false;
+  host_.store->sync_point(round_.what, [me = self_handle(), k = round_.index](core::result<void> ok) {
+    post(me, [k, ok](coordinator& c) {
+      if (c.ended_)
+        return;
+      if (!ok) {
+        c.fail_run(
+            {ok.error().code, "sync point " + std::to_string(k) + " cannot be recorded: " + ok.error().text});
+        return;
+      }
+      c.host_.tell([what = c.round_.what](run_listener& l) { l.on_sync_point(*what); });
+      c.perform(c.engine_.decided(k, std::move(c.round_.decisions), clock::now()));
+    });
+  });
+}
+
+// -- weights
+// -------------------------------------------------------------------------------------------------------------
+
+void coordinator::act(core::sync_engine::export_state& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation != x.incarnation || !t.hdl)
+    return; // its end is on the way to the engine
+  export_from(t, x.index, [this, x](core::result<state_ref> state) {
+    if (!state)
+      event("export_failed", {{"trainer", x.trainer}, {"index", x.index}, {"reason", state.error().text}});
+    else if (engine_.open_round() == x.index)
+      round_.exports[x.trainer] = *state;
+    else
+      drop(*state);
+    perform(engine_.exported(x.index, x.trainer, x.incarnation, state.has_value(), clock::now()));
+  });
+}
+
+void coordinator::average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then) {
+  struct gathered {
+    std::vector<core::checkpoint_ptr> states;
+    std::size_t missing;
+    core::error failure;
+  };
+  auto g = std::make_shared<gathered>();
+  g->states.resize(sources.size());
+  g->missing = sources.size();
+  auto finish = [me = self_handle(), host = settings_.host, g, then](coordinator&) {
+    if (!g->failure.text.empty()) {
+      then(g->failure);
+      return;
+    }
+    // Long work: not in an actor's turn.
+    host->store->post([me, host, g, then] {
+      auto mean = internal::average(g->states);
+      g->states.clear();
+      const auto ref =
+          mean ? core::result<state_ref>(host->put(*mean)) : core::result<state_ref>(mean.error());
+      post(me, [then, ref](coordinator&) { then(ref); });
+    });
+  };
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    host_.fetch(sources[i], [me = self_handle(), g, i, finish](core::result<core::checkpoint_ptr> x) {
+      post(me, [g, i, finish, x](coordinator& c) {
+        if (x)
+          g->states[i] = *x;
+        else
+          g->failure = x.error();
+        if (--g->missing == 0)
+          finish(c);
+      });
+    });
+}
+
+/// One mean for all that take the same one.
+void coordinator::make_mean(const std::vector<core::trainer_id>& of) {
+  std::vector<state_ref> sources;
+  for (const auto t : of)
+    sources.push_back(round_.exports.at(t));
+  average(std::move(sources), [this, of, k = round_.index](core::result<state_ref> mean) {
+    if (round_.index != k || engine_.open_round() != k) {
+      if (mean)
+        drop(*mean);
+      return;
+    }
+    if (mean)
+      round_.means[of] = *mean;
+    else
+      event("average_failed", {{"index", k}, {"reason", mean.error().text}});
+    for (auto& x : std::exchange(round_.for_mean[of], {})) {
+      auto& t = trainers_[x.trainer];
+      if (t.incarnation != x.incarnation || !t.hdl)
+        continue;
+      if (!mean) {
+        x.what.average_of.clear();
+        x.what.changes = {};
+        x.what.reason += "; could not be averaged: " + mean.error().text;
+      }
+      send_decision(t, k, x.what, mean ? std::vector{*mean} : std::vector<state_ref>{}, round_.saves);
+    }
+  });
+}
+
+// -- applying
+// ------------------------------------------------------------------------------------------------------------
+
+void coordinator::send_decision(trainer& t, core::sync_index k, core::decision what,
+                                std::vector<state_ref> sources, bool saves) {
+  apply_decision c;
+  c.sync = k;
+  c.save = (saves || takes_weights(what)) && what.act == core::decision::action::go_on;
+  if (!what.average_of.empty()) { // to a trainer a mean is a state like any other
+    what.copy_from = what.average_of.front();
+    what.average_of.clear();
+  }
+  c.what = to_wire(what);
+  c.sources = std::move(sources);
+  t.state = trainer_state::parked;
+  t.deciding = std::move(what);
+  command(t, std::move(c));
+}
+
+void coordinator::act(core::sync_engine::apply& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation != x.incarnation || !t.hdl)
+    return;
+  if (!x.what.average_of.empty()) {
+    const auto of = x.what.average_of;
+    if (const auto mean = round_.means.find(of); mean != round_.means.end()) {
+      send_decision(t, x.index, x.what, {mean->second}, round_.saves);
+      return;
+    }
+    auto& waiting = round_.for_mean[of];
+    waiting.push_back(x);
+    if (waiting.size() == 1)
+      make_mean(of);
+    return;
+  }
+  std::vector<state_ref> sources;
+  if (x.what.copy_from)
+    sources.push_back(round_.exports.at(*x.what.copy_from));
+  send_decision(t, x.index, std::move(x.what), std::move(sources), round_.saves);
+}
+
+void coordinator::on_applied(const decision_applied& x) {
+  auto* t = current(x.from);
+  if (!t) {
+    drop(x.state);
+    return;
+  }
+  t->step = x.step;
+  t->hp = from_wire(x.hp);
+  const bool ok = !x.failure;
+  if (!ok)
+    event("decision_refused", {{"trainer", t->id}, {"index", x.sync}, {"reason", x.failure.text}});
+  if (x.state)
+    keep(*t, x.state, x.sync);
+  else if (ok && !t->deciding.changes.empty())
+    t->replay[x.sync].changes.update(t->deciding.changes);
+  for (const auto& s : std::exchange(t->sources, {}))
+    drop(s);
+  if (exp_.sync.asynchronous)
+    return;
+  if (const auto i = replaying_.find(t->id); i != replaying_.end() && i->second == x.sync) {
+    replaying_.erase(i);
+    t->state = trainer_state::running;
+    command(*t, release_trainer{{}, x.sync});
+    return;
+  }
+  perform(engine_.applied(x.sync, t->id, t->incarnation, ok, clock::now()));
+}
+
+void coordinator::act(core::sync_engine::resume& x) {
+  for (const auto& [t, ref] : std::exchange(round_.exports, {}))
+    drop(ref);
+  for (const auto& [of, ref] : std::exchange(round_.means, {}))
+    drop(ref);
+  if (round_.saves)
+    begin_saving(x.index);
+  for (const auto id : x.trainers) {
+    auto& t = trainers_[id];
+    if (!t.hdl)
+      continue;
+    t.state = t.wants_pause ? trainer_state::paused : trainer_state::running;
+    command(t, resume_sync{{}, x.index});
+  }
+}
+
+void coordinator::act(core::sync_engine::release& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation != x.incarnation || !t.hdl)
+    return;
+  // A trainer that comes by here again, from a state of before, gets again what was decided then.
+  if (const auto i = t.replay.find(x.index); i != t.replay.end()) {
+    replaying_[t.id] = x.index;
+    send_decision(t, x.index, i->second, {}, false);
+    return;
+  }
+  t.state = t.wants_pause ? trainer_state::paused : trainer_state::running;
+  command(t, release_trainer{{}, x.index});
+}
+
+void coordinator::act(core::sync_engine::stop_straggler& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation == x.incarnation && t.hdl)
+    command(t, stop_training{{}, true, "had not reported at sync point " + std::to_string(x.index)});
+}
+
+void coordinator::act(core::sync_engine::wake_at& x) {
+  set_alarm(alarm_kind::deadline, x.when - clock::now());
+}
+
+void coordinator::act(core::sync_engine::note& x) {
+  nlohmann::json names = nlohmann::json::array();
+  for (const auto t : x.missing)
+    names.push_back(t < trainers_.size() ? trainers_[t].spec.name : std::to_string(t));
+  event("sync_note", {{"index", x.index}, {"trainers", names}, {"text", x.text}});
+}
+
+void coordinator::act(core::sync_engine::all_done&) {
+} // the record of trainers says more: one may be about to start
+
+// -- sync points by the clock
+// ----------------------------------------------------------------------------------------------
+
+void coordinator::call_round() {
+  if (interrupting_)
+    return;
+  if (engine_.current_phase() == core::sync_engine::phase::idle && live_ > 0) {
+    const auto k = next_call_++;
+    perform(engine_.called(k, clock::now()));
+    for (auto& t : trainers_)
+      if (t.hdl && is_live(t.state))
+        command(t, call_sync{{}, k});
+  }
+  set_alarm(alarm_kind::clock, std::chrono::duration_cast<clock::duration>(
+                                   std::chrono::duration<double>(exp_.sync.schedule.every_seconds)));
+}
+
+// -- without waiting
+// -------------------------------------------------------------------------------------------------------
+
+void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
+  const auto k = m.sync;
+  const auto ref = ref_of(t);
+  core::decision d;
+  if (exp_.policy_type != "none") {
+    std::vector<core::metadata> reports;
+    for (const auto& x : trainers_)
+      if (is_live(x.state) && x.newest)
+        reports.push_back(*x.newest);
+    auto in = input_of(k, reports);
+    in.only = t.id;
+    // Each trainer's decision at each of its sync points has numbers of its own.
+    auto decisions = ask_policy(in, (std::uint64_t{t.id} + 1) << 32 | k);
+    if (const auto i = decisions.find(t.id); i != decisions.end())
+      d = i->second;
+  }
+  auto what = make_event(k, {m},
+                         says_nothing(d) ? std::map<core::trainer_id, core::decision>{}
+                                         : std::map<core::trainer_id, core::decision>{{t.id, d}});
+  host_.store->sync_point(what, [me = self_handle(), ref, k, d, what](core::result<void> ok) {
+    post(me, [ref, k, d, what, ok](coordinator& c) {
+      if (c.ended_)
+        return;
+      if (!ok) {
+        c.fail_run({ok.error().code, "a report cannot be recorded: " + ok.error().text});
+        return;
+      }
+      c.host_.tell([what](run_listener& l) { l.on_sync_point(*what); });
+      if (!says_nothing(d))
+        c.decide_asynchronously(ref, k, d);
+    });
+  });
+  if (++passed_[k] >= live_) {
+    passed_.erase(passed_.begin(), passed_.upper_bound(k));
+    if (saves_at(k) && sets_in_flight_ < max_sets_in_flight)
+      begin_saving(k);
+  }
+}
+
+void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d) {
+  auto* t = current(who);
+  if (!t || !t->hdl || interrupting_)
+    return;
+  if (!takes_weights(d)) {
+    send_decision(*t, k, d, {}, false);
+    t->state = trainer_state::running;
+    return;
+  }
+  const auto number = ++numbers_;
+  auto& g = gatherings_[number];
+  g.taker = who;
+  g.sync = k;
+  g.what = d;
+  if (d.copy_from)
+    g.waiting.insert(*d.copy_from);
+  g.waiting.insert(d.average_of.begin(), d.average_of.end());
+  const auto donors = g.waiting;
+  for (const auto id : donors) {
+    const auto got = [this, number, id](core::result<state_ref> x) {
+      const auto i = gatherings_.find(number);
+      if (i == gatherings_.end())
+        return;
+      i->second.waiting.erase(id);
+      if (x)
+        i->second.states[id] = *x;
+      give_gathered(number);
+    };
+    if (id < trainers_.size() && trainers_[id].hdl && is_live(trainers_[id].state))
+      export_from(trainers_[id], k, got);
+    else
+      got(core::error{core::errc::not_found, "it is gone"});
+  }
+}
+
+void coordinator::give_gathered(std::uint64_t number) {
+  const auto i = gatherings_.find(number);
+  if (i == gatherings_.end() || !i->second.waiting.empty())
+    return;
+  auto g = std::move(i->second);
+  gatherings_.erase(i);
+  auto give = [this, who = g.taker, k = g.sync](core::decision what, std::vector<state_ref> sources) {
+    auto* t = current(who);
+    if (!t || !t->hdl || sources.empty()) {
+      for (const auto& x : sources)
+        drop(x);
+      return;
+    }
+    t->sources.insert(t->sources.end(), sources.begin(), sources.end());
+    send_decision(*t, k, std::move(what), std::move(sources), false);
+    t->state = trainer_state::running;
+  };
+  if (g.what.copy_from) {
+    std::vector<state_ref> sources;
+    for (const auto& [t, ref] : g.states)
+      sources.push_back(ref);
+    give(std::move(g.what), std::move(sources));
+    return;
+  }
+  std::vector<state_ref> sources;
+  std::erase_if(g.what.average_of, [&](core::trainer_id t) { return !g.states.contains(t); });
+  for (const auto t : g.what.average_of)
+    sources.push_back(g.states[t]);
+  if (sources.empty())
+    return;
+  average(sources, [this, what = g.what, sources, give](core::result<state_ref> mean) {
+    for (const auto& x : sources)
+      drop(x);
+    if (mean)
+      give(what, {*mean});
+    else
+      event("average_failed", {{"reason", mean.error().text}});
+  });
+}
+
+} // namespace troupe::actors::internal

@@ -1,0 +1,216 @@
+#include "coordinator.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace troupe::actors::internal {
+
+// -- states on request
+// -------------------------------------------------------------------------------------------------------
+
+/// `then` is called once: with the state, which is the caller's to drop, or with why there is none.
+void coordinator::export_from(trainer& t, core::sync_index k,
+                              std::function<void(core::result<state_ref>)> then) {
+  exports_[t.id].push_back({t.incarnation, std::move(then)});
+  command(t, actors::export_state{{}, k});
+}
+
+void coordinator::on_exported(const state_exported& x) {
+  auto* t = current(x.from);
+  const auto i = exports_.find(x.from.trainer);
+  if (!t || i == exports_.end() || i->second.empty()) {
+    drop(x.state);
+    return;
+  }
+  // A trainer answers in the order in which it was asked.
+  auto then = std::move(i->second.front().then);
+  i->second.pop_front();
+  if (x.failure)
+    then(from_wire(x.failure));
+  else
+    then(x.state);
+}
+
+void coordinator::cancel_exports(trainer& t, const std::string& why) {
+  auto asked = std::exchange(exports_[t.id], {});
+  exports_.erase(t.id);
+  for (auto& x : asked)
+    x.then(core::error{core::errc::failed, why});
+}
+
+// -- checkpoint sets
+// ---------------------------------------------------------------------------------------------------------
+
+/// A set of what every live trainer is now: after the decisions of `k`, or, without `k`, what each one hands
+/// over when it stops.
+void coordinator::begin_saving(std::optional<core::sync_index> k, std::function<void()> then) {
+  if (!host_.store->keeps_files())
+    return; // newest states stay in memory
+  const auto number = ++numbers_;
+  {
+    auto& s = savings_[number];
+    s.sync = k;
+    s.then = std::move(then);
+  }
+  for (auto& t : trainers_) {
+    if (!is_live(t.state))
+      continue;
+    if (t.hdl && !k) {
+      savings_[number].waiting.insert(t.id);
+    } else if (t.kept && (!t.hdl || t.kept_sync == k)) {
+      savings_[number].held.emplace_back(t.id, t.kept);
+      add_state(number, t, t.kept);
+    } else if (t.hdl) {
+      savings_[number].waiting.insert(t.id);
+      export_from(t, *k, [this, number, id = t.id](core::result<state_ref> x) {
+        if (!savings_.contains(number)) {
+          if (x)
+            drop(*x);
+        } else if (x) {
+          savings_[number].held.emplace_back(id, *x);
+          add_state(number, trainers_[id], *x);
+        } else {
+          leave_savings(trainers_[id]);
+        }
+      });
+    } else if (!t.saved.file.empty()) {
+      savings_[number].parts.push_back({t.saved, nullptr});
+    }
+  }
+  write_if_complete(number);
+}
+
+/// Brings the state into this process.
+void coordinator::add_state(std::uint64_t number, trainer& t, const state_ref& x) {
+  savings_[number].waiting.insert(t.id);
+  core::saved_trainer who;
+  who.trainer = t.id;
+  who.name = t.spec.name;
+  who.incarnation = t.incarnation;
+  who.step = t.step;
+  host_.fetch(x, [me = self_handle(), number, who](core::result<core::checkpoint_ptr> state) {
+    post(me, [number, who, state](coordinator& c) {
+      const auto i = c.savings_.find(number);
+      if (i == c.savings_.end())
+        return;
+      i->second.waiting.erase(who.trainer);
+      if (state)
+        i->second.parts.push_back({who, *state});
+      else
+        c.event("state_lost", {{"trainer", who.trainer}, {"reason", state.error().text}});
+      c.write_if_complete(number);
+    });
+  });
+}
+
+/// A trainer that is gone is in the sets that wait for it as it was saved before.
+void coordinator::leave_savings(const trainer& t) {
+  std::vector<std::uint64_t> waiting;
+  for (auto& [number, s] : savings_)
+    if (s.waiting.contains(t.id))
+      waiting.push_back(number);
+  for (const auto number : waiting) {
+    auto& s = savings_[number];
+    const bool on_its_way =
+        std::any_of(s.held.begin(), s.held.end(), [&](const auto& x) { return x.first == t.id; });
+    if (on_its_way)
+      continue; // its state is out of it already
+    s.waiting.erase(t.id);
+    if (!t.saved.file.empty())
+      s.parts.push_back({t.saved, nullptr});
+    write_if_complete(number);
+  }
+}
+
+void coordinator::write_if_complete(std::uint64_t number) {
+  const auto i = savings_.find(number);
+  if (i == savings_.end() || !i->second.waiting.empty())
+    return;
+  auto s = std::move(i->second);
+  savings_.erase(i);
+  if (s.parts.empty()) {
+    check_end();
+    return;
+  }
+  std::sort(s.parts.begin(), s.parts.end(),
+            [](const run_store::part& a, const run_store::part& b) { return a.who.trainer < b.who.trainer; });
+  ++sets_in_flight_;
+  ++finals_in_flight_;
+  host_.store->save_set(
+      s.sync, std::move(s.parts), exp_.checkpoints.keep, {},
+      [me = self_handle(), held = std::move(s.held)](core::result<core::checkpoint_set> set) {
+        post(me, [set, held](coordinator& c) {
+          --c.sets_in_flight_;
+          --c.finals_in_flight_;
+          if (set) {
+            for (const auto& x : set->trainers)
+              c.trainers_[x.trainer].saved = x;
+            c.event("checkpoints_written", {{"set", set->number}, {"trainers", set->trainers.size()}});
+          } else {
+            c.event("checkpoints_failed", {{"reason", set.error().text}});
+          }
+          for (const auto& [id, ref] : held) {
+            auto& t = c.trainers_[id];
+            if (!(t.kept == ref))
+              c.drop(ref); // exported for this set alone, or replaced meanwhile (then it is gone already)
+            else if (set)
+              c.drop(std::exchange(t.kept, {}));
+          }
+          if (c.round_.waits && c.sets_in_flight_ < 2)
+            c.record_round();
+          c.check_end();
+        });
+      });
+}
+
+// -- the end of one
+// --------------------------------------------------------------------------------------------------------------
+
+/// Its last state goes to final/NAME.safetensors; then its end is recorded.
+void coordinator::save_final(trainer& t, const state_ref& x, nlohmann::json details) {
+  if (!x) {
+    event("trainer_finished", std::move(details));
+    return;
+  }
+  ++finals_in_flight_;
+  host_.fetch(x, [me = self_handle(), id = t.id, x, details](core::result<core::checkpoint_ptr> state) {
+    post(me, [id, x, details, state](coordinator& c) {
+      c.drop(x);
+      if (state)
+        c.write_final(id, *state, details);
+      else
+        c.end_final(details, state.error());
+    });
+  });
+}
+
+void coordinator::write_final(core::trainer_id id, core::checkpoint_ptr state, nlohmann::json details) {
+  // Of the tensors alone: what a run was through in between (lives, pauses) does not show in it.
+  core::checkpoint weights;
+  for (const auto& tensor : state->tensors())
+    weights.add(tensor);
+  trainers_[id].final_hash = core::content_hash(weights);
+  if (!host_.store->keeps_files()) {
+    end_final(std::move(details), {});
+    return;
+  }
+  const auto file = "final/" + trainers_[id].spec.name + ".safetensors";
+  details["file"] = file;
+  host_.store->save_file(file, std::move(state), [me = self_handle(), details](core::result<void> ok) {
+    post(me, [details, ok](coordinator& c) { c.end_final(details, ok ? core::error{} : ok.error()); });
+  });
+}
+
+void coordinator::end_final(nlohmann::json details, const core::error& failure) {
+  if (!failure.text.empty()) {
+    details.erase("file");
+    details["not_saved"] = failure.text;
+  }
+  event("trainer_finished", std::move(details));
+  --finals_in_flight_;
+  check_end();
+}
+
+} // namespace troupe::actors::internal

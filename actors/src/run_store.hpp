@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "job_thread.hpp"
+#include "troupe/actors/run.hpp"
+#include "troupe/core/checkpoint.hpp"
+#include "troupe/core/checkpoint_set.hpp"
+#include "troupe/core/experiment.hpp"
+#include "troupe/core/run_writer.hpp"
+
+namespace troupe::actors::internal {
+
+/// A run's record and checkpoint files, behind one thread of its own: no actor ever waits for a disk. Calls
+/// are thread-safe and return at once; answers come on the store's thread, in the order of the calls, and
+/// must only post.
+class run_store {
+public:
+  using done = std::function<void(core::result<void>)>;
+
+  /// `directory` empty: nothing is kept and every call succeeds.
+  static core::result<std::unique_ptr<run_store>> open(const std::string& directory,
+                                                       const core::experiment& exp, bool append);
+  /// Finishes what was asked for.
+  ~run_store();
+
+  bool keeps_files() const noexcept { return writer_ != nullptr; }
+
+  /// Durable when `then` is called with success.
+  void sync_point(std::shared_ptr<const sync_point_event> x, done then);
+  /// An error is given to the next call that has a `done`.
+  void event(std::string kind, nlohmann::json details);
+  void flush(done then);
+
+  /// One trainer's part of a set. Without a state it is in a file of an earlier set already (`who.file` names
+  /// it).
+  struct part {
+    core::saved_trainer who;
+    core::checkpoint_ptr state;
+  };
+  /// Writes the files, then the record of the set, then removes the files that neither the newest `keep` sets
+  /// nor `pinned` use.
+  void save_set(std::optional<core::sync_index> k, std::vector<part> parts, std::uint32_t keep,
+                std::vector<core::checkpoint_set> pinned,
+                std::function<void(core::result<core::checkpoint_set>)> then);
+  /// Writes `state` to a file of its own, relative to the run directory.
+  void save_file(std::string file, core::checkpoint_ptr state, done then);
+  void read_state(std::string file, std::function<void(core::result<core::checkpoint_ptr>)> then);
+  /// The sets that were there when the run was opened again: they count for `keep`. Call before the first
+  /// save_set.
+  void known_sets(std::vector<core::checkpoint_set> sets);
+
+  /// Anything that takes long and belongs to no actor.
+  void post(std::function<void()> job) { thread_.post(std::move(job)); }
+  /// Forgets what waits, as a crash would.
+  void abandon() { thread_.clear(); }
+
+private:
+  run_store(std::string directory, std::unique_ptr<core::run_writer> writer);
+  core::result<core::checkpoint_set> write_set(std::optional<core::sync_index> k,
+                                               const std::vector<part>& parts, std::uint32_t keep,
+                                               const std::vector<core::checkpoint_set>& pinned);
+  const core::saved_trainer* newest_of(core::trainer_id t) const; ///< in the complete sets
+
+  std::string directory_;
+  std::unique_ptr<core::run_writer> writer_; // used on the thread only, as is what follows
+  std::vector<core::checkpoint_set> sets_;   // complete, oldest first
+  core::error event_failure_;
+  job_thread thread_; // last: its jobs use the others
+};
+
+} // namespace troupe::actors::internal

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "control_messages.hpp"
+#include "troupe/actors/messages.hpp"
+#include "troupe/core/placement.hpp"
+
+namespace troupe::actors::internal {
+
+/// Knows the nodes and their slots, places trainers on them, and watches everything that can end.
+///
+/// What it learns it tells the coordinator, which decides what follows (it knows budgets and checkpoints); a
+/// new life of a trainer is placed like the first one, on what slots are left. One actor; all calls come in
+/// its turns.
+class supervisor {
+public:
+  struct settings {
+    caf::actor coordinator;
+    trainer_observer observer; ///< whom trainers report to: the coordinator
+  };
+
+  supervisor(caf::event_based_actor* self, settings s);
+  caf::behavior behavior();
+
+  /// A trainer to place; `pin` as in core::placement.
+  struct order {
+    host_trainer what; ///< less slot and observer
+    std::string pin;
+  };
+  void start(order x);
+  /// It is up: its end will be told.
+  void watch(const trainer_ref& who, const trainer_actor& hdl);
+  /// It is over: its place is free. `drop`: its actor is to be ended first.
+  void forget(const trainer_ref& who, bool drop);
+  void drop_state(std::uint32_t node, std::uint64_t blob);
+  /// Ends the agents, and itself with them.
+  void shut_down();
+
+private:
+  struct node {
+    node_agent_actor agent;
+    std::uint64_t process = 0;
+  };
+  struct life {
+    trainer_ref ref;
+    trainer_actor hdl;
+  };
+
+  void on_node(const node_up& x);
+  void on_slot_lost(const slot_lost& x);
+  void on_node_down(std::uint32_t number, const std::string& why);
+  void on_trainer_down(const trainer_ref& who, const caf::error& why);
+  void unwatch(life& x);
+  void tell(std::function<void(coordinator&)> what);
+
+  caf::event_based_actor* self_;
+  settings settings_;
+  core::placement places_{{}};
+  std::map<std::uint32_t, node> nodes_;
+  std::map<core::trainer_id, life> lives_;
+  monitor_set monitors_;
+};
+
+/// Hidden: made together with the coordinator by the session.
+caf::actor spawn_supervisor(caf::actor_system& sys, supervisor::settings s);
+
+} // namespace troupe::actors::internal

@@ -1,0 +1,196 @@
+/// Runs that are left, in order or not, and gone on with.
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "run_fixture.hpp"
+#include "troupe/core/random.hpp"
+#include "troupe/core/run_reader.hpp"
+
+using namespace troupe;
+using namespace troupe::test;
+
+namespace {
+
+/// Everything that moves: new values, copies, averages.
+std::map<core::trainer_id, core::decision> mix(const core::policy_input& in, core::random_stream& rng) {
+  std::map<core::trainer_id, core::decision> out;
+  for (const auto& m : in.reports)
+    out[m.trainer].changes.set("lr", rng.uniform(0.01, 1) + m.loss / 100);
+  if (in.reports.size() > 2) {
+    out[in.reports[0].trainer].copy_from = in.reports[1].trainer;
+    out[in.reports[2].trainer].average_of = {in.reports[0].trainer, in.reports[2].trainer};
+  }
+  return out;
+}
+
+core::experiment uneven() {
+  auto e = experiment_of(4, 700, 100);
+  e.trainers[3].stop_step = 350;
+  return e;
+}
+
+} // namespace
+
+TEST_CASE("a run that was interrupted goes on to the same weights as one that was not") {
+  const auto undisturbed = hashes(set_up(uneven(), 2, nullptr, mix).run());
+  temporary_folder folder;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CAPTURE(seed);
+    core::random_stream rng(seed, "interrupt");
+    const auto directory = folder.path("run" + std::to_string(seed));
+    run_summary summary;
+    int sessions = 0;
+    do {
+      set_up s(uneven(), 2, nullptr, mix);
+      s.options.directory = directory;
+      s.options.resume = sessions++ > 0;
+      auto run = s.start();
+      if (sessions <= 3) {
+        const auto syncs = static_cast<std::size_t>(rng.below(3));
+        s.seen->wait([&](const recorder& r) {
+          return (r.started() && r.sync_points().size() >= syncs) || !r.events("run_ended").empty();
+        });
+        run->control().interrupt();
+      }
+      summary = run->wait();
+      REQUIRE(summary.error.text.empty());
+    } while (summary.outcome == run_outcome_kind::interrupted);
+    for (const auto& t : summary.trainers)
+      CHECK(t.failure.text == "");
+    CHECK(summary.outcome == run_outcome_kind::done);
+    for (const auto& t : summary.trainers)
+      if (t.final_hash != 0) // those that ended in an earlier session have none in this one
+        CHECK(t.final_hash == undisturbed.at(t.name));
+  }
+}
+
+TEST_CASE("a run that was cut off anywhere goes on to the same weights") {
+  const auto undisturbed = hashes(set_up(uneven(), 2, nullptr, mix).run());
+  temporary_folder folder;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
+    core::random_stream rng(seed, "cut off");
+    const auto directory = folder.path("run" + std::to_string(seed));
+    std::map<std::string, std::uint64_t> seen;
+    for (int session = 0;; ++session) {
+      set_up s(uneven(), 2, nullptr, mix);
+      s.options.directory = directory;
+      s.options.resume = session > 0;
+      auto run = s.start();
+      if (session < 3) {
+        const auto syncs = static_cast<std::size_t>(rng.below(4));
+        s.seen->wait([&](const recorder& r) {
+          return r.sync_points().size() >= syncs || !r.events("run_ended").empty();
+        });
+        run.reset(); // as if it had died
+        continue;
+      }
+      const auto summary = run->wait();
+      CHECK(summary.outcome == run_outcome_kind::done);
+      for (const auto& t : summary.trainers)
+        if (t.final_hash != 0)
+          CHECK(t.final_hash == undisturbed.at(t.name));
+      break;
+    }
+  }
+}
+
+TEST_CASE("a damaged newest set is passed over for the one before") {
+  const auto undisturbed = hashes(set_up(uneven(), 2, nullptr, mix).run());
+  temporary_folder folder;
+  const auto directory = folder.path("run");
+  {
+    set_up s(uneven(), 2, nullptr, mix);
+    s.options.directory = directory;
+    auto run = s.start();
+    REQUIRE(s.seen->wait_for_event("checkpoints_written", 3));
+    run.reset();
+  }
+  const auto record = core::read_run(directory);
+  REQUIRE(record);
+  REQUIRE(record->sets.size() >= 2);
+  {
+    std::ofstream f(directory + "/" + record->sets.back().set.trainers.front().file,
+                    std::ios::binary | std::ios::in | std::ios::out);
+    f.seekp(-3, std::ios::end);
+    f.put('?');
+  }
+  set_up s(uneven(), 2, nullptr, mix);
+  s.options.directory = directory;
+  s.options.resume = true;
+  const auto summary = s.run();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(s.seen->sync_points().front().index <= *record->sets.back().set.sync);
+  for (const auto& t : summary.trainers)
+    if (t.final_hash != 0)
+      CHECK(t.final_hash == undisturbed.at(t.name));
+}
+
+TEST_CASE("only as many sets stay as the experiment keeps and final states are files") {
+  temporary_folder folder;
+  const auto directory = folder.path("run");
+  auto exp = experiment_of(2, 1000, 100);
+  exp.checkpoints.keep = 2;
+  set_up s(exp);
+  s.options.directory = directory;
+  const auto summary = s.run();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(summary.directory == directory);
+  std::size_t folders = 0;
+  for ([[maybe_unused]] const auto& x : std::filesystem::directory_iterator(directory + "/checkpoints"))
+    ++folders;
+  CHECK(folders == 2);
+  for (const auto* name : {"t0", "t1"})
+    CHECK(core::read_checkpoint(directory + "/final/" + name + ".safetensors"));
+  const auto record = core::read_run(directory);
+  REQUIRE(record);
+  CHECK(record->outcome == "done");
+  for (const auto& t : record->trainers)
+    CHECK(t.state == core::trainer_record::status::finished);
+}
+
+TEST_CASE("FAULTS row 23 a run that ended by an error goes on with those that had not finished") {
+  temporary_folder folder;
+  const auto directory = folder.path("run");
+  auto exp = experiment_of(3, 600, 100);
+  exp.failures.max_restarts = 0;
+  exp.failures.fail_fast = true;
+  const auto undisturbed = hashes(set_up(exp).run());
+  {
+    auto what = std::make_shared<mischief>();
+    what->fail("t1", 250);
+    set_up s(exp, 2, what);
+    s.options.directory = directory;
+    CHECK(s.run().outcome == run_outcome_kind::failed);
+  }
+  set_up s(exp);
+  s.options.directory = directory;
+  s.options.resume = true;
+  const auto summary = s.run();
+  CHECK(summary.outcome == run_outcome_kind::failed);
+  CHECK(find(summary, "t1").state == trainer_state::failed);
+  CHECK(find(summary, "t1").failure.text.find("step 250") != std::string::npos);
+  for (const auto* name : {"t0", "t2"}) {
+    CHECK(find(summary, name).state == trainer_state::finished);
+    CHECK(find(summary, name).final_hash == undisturbed.at(name));
+  }
+}
+
+TEST_CASE("a run with nothing left to do says so when it is gone on with") {
+  temporary_folder folder;
+  set_up first(experiment_of(2, 20, 10));
+  first.options.directory = folder.path("run");
+  CHECK(first.run().outcome == run_outcome_kind::done);
+  set_up again(experiment_of(2, 20, 10));
+  again.options.directory = folder.path("run");
+  SUBCASE("not by resume") {
+    auto run = run_session::start(again.options);
+    REQUIRE_FALSE(run);
+    CHECK(run.error().text.find("resume") != std::string::npos);
+  }
+  SUBCASE("by resume") {
+    again.options.resume = true;
+    CHECK(again.run().outcome == run_outcome_kind::done);
+  }
+}

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "troupe/actors/run.hpp"
+#include "troupe/gpu/device.hpp"
+
+/// What tests of whole runs share: a workload whose every step is known, policies made of functions, a
+/// listener to wait on.
+namespace troupe::test {
+
+using namespace troupe::actors;
+
+/// What tests do to trainers while they run; by trainer name.
+class mischief {
+public:
+  /// The trainer's step number `at` throws, so many times in all.
+  void fail(const std::string& who, std::uint64_t at, int times = 1 << 30) { set(failures_, who, at, times); }
+  /// Its loss is not a number there.
+  void spoil(const std::string& who, std::uint64_t at) { set(spoils_, who, at, 1 << 30); }
+  /// It may not be built so many times.
+  void fail_build(const std::string& who, int times) { set(builds_, who, 0, times); }
+  /// Its steps from `at` on wait until `release`.
+  void hold(const std::string& who, std::uint64_t at);
+  void release();
+
+  bool fails(const std::string& who, std::uint64_t step) { return hit(failures_, who, step); }
+  bool spoils(const std::string& who, std::uint64_t step) { return hit(spoils_, who, step); }
+  bool fails_build(const std::string& who) { return hit(builds_, who, 0); }
+  void wait_if_held(const std::string& who, std::uint64_t step);
+
+private:
+  struct entry {
+    std::uint64_t at = 0;
+    int times = 0;
+  };
+  using table = std::map<std::string, entry>;
+  void set(table& t, const std::string& who, std::uint64_t at, int times);
+  bool hit(table& t, const std::string& who, std::uint64_t step);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  table failures_, spoils_, builds_, held_;
+};
+
+/// "walk": a weight and a momentum per coordinate that walk by counter-based random numbers times "lr". The
+/// options may give "size" (coordinates, 4). Its loss at a step is the step's mean |weight|; accuracy 1 / (1
+/// + loss).
+std::shared_ptr<gpu::workload_registry> walks(std::shared_ptr<mischief> what = nullptr);
+
+/// "ask": decides as the function says.
+using deciding = std::function<std::map<core::trainer_id, core::decision>(const core::policy_input&,
+                                                                          core::random_stream&)>;
+std::shared_ptr<core::policy_registry> asks(deciding f);
+
+/// Trainers t0, t1, … of `steps` steps that meet every `every`.
+core::experiment experiment_of(unsigned trainers, std::uint64_t steps, std::uint64_t every);
+
+/// Keeps what it is told; `wait` waits for it.
+class recorder : public run_listener {
+public:
+  void on_started(const run_status&) override;
+  void on_sync_point(const sync_point_event& x) override;
+  void on_event(std::string_view kind, const nlohmann::json& details) override;
+  void on_finished(const run_summary&) override;
+
+  struct told {
+    std::string kind;
+    nlohmann::json details;
+  };
+  /// Copies of what there was so far.
+  std::vector<sync_point_event> sync_points() const;
+  std::vector<told> events(std::string_view kind) const;
+  /// False: it took longer than a test may.
+  bool wait(const std::function<bool(const recorder&)>& until) const;
+  bool wait_for_event(std::string_view kind, std::size_t count = 1) const;
+  bool wait_for_sync(std::size_t count) const;
+  bool started() const;
+
+private:
+  void changed() { changed_.notify_all(); }
+
+  mutable std::recursive_mutex mutex_;
+  mutable std::condition_variable_any changed_;
+  std::vector<sync_point_event> sync_points_;
+  std::vector<told> events_;
+  bool started_ = false, finished_ = false;
+};
+
+/// A run in this process on `slots` CPU slots.
+struct set_up {
+  run_options options;
+  std::shared_ptr<recorder> seen = std::make_shared<recorder>();
+
+  explicit set_up(core::experiment exp, unsigned slots = 2, std::shared_ptr<mischief> what = nullptr,
+                  deciding f = nullptr);
+  std::unique_ptr<run_session> start();
+  run_summary run() { return start()->wait(); }
+};
+
+/// A folder that is removed with everything in it.
+class temporary_folder {
+public:
+  temporary_folder();
+  ~temporary_folder();
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+private:
+  std::filesystem::path folder_;
+};
+
+std::map<std::string, std::uint64_t> hashes(const run_summary& x);
+const trainer_summary& find(const run_summary& x, const std::string& name);
+
+} // namespace troupe::test
