@@ -49,7 +49,9 @@ struct network::impl {
   context& ctx;
   network_spec spec;
   layout plan;
-  std::int64_t members, rows;
+  std::int64_t capacity;           ///< members in all
+  std::int64_t first = 0, members; ///< that passes compute now; all slabs begin at member `first`
+  std::int64_t rows;
   std::vector<buffer> buffers;
 
   slab<float> weights, running, running_scratch;
@@ -66,7 +68,8 @@ struct network::impl {
   std::int64_t column_budget; ///< bytes of one tile of columns
 
   impl(context& c, network_spec s, std::int64_t k, std::int64_t r)
-    : ctx(c), spec(std::move(s)), plan(internal::make_layout(spec)), members(k), rows(r) {
+    : ctx(c), spec(std::move(s)), plan(internal::make_layout(spec)), capacity(k), members(k),
+      rows(r) {
     if (members < 1 || rows < 1)
       throw std::invalid_argument("network: needs at least 1 member and 1 row");
     // On the CPU a tile and its products stay in the second-level cache; a GPU wants few large launches.
@@ -80,6 +83,26 @@ struct network::impl {
   /// pooling need never be whole in memory: both passes go tile by tile.
   bool pools_first(const block& b) const {
     return b.pool > 1 && b.norm == norm_kind::none && spec.act != activation::gelu;
+  }
+
+  template <class F>
+  void each_slab(F&& f) {
+    f(weights), f(running), f(running_scratch), f(low), f(input), f(input_low), f(labels);
+    f(error[0]), f(error[1]), f(error_low), f(columns), f(column_errors), f(columns_low), f(tile);
+    for (auto& s : states)
+      f(s.linear), f(s.normed), f(s.output), f(s.stats), f(s.pooled), f(s.argmax), f(s.low);
+  }
+
+  void select(std::int64_t from, std::int64_t count) {
+    if (from < 0 || count < 1 || from + count > capacity)
+      throw std::invalid_argument("network: there are no members " + std::to_string(from) + " to "
+                                  + std::to_string(from + count - 1) + " of " + std::to_string(capacity));
+    each_slab([shift = from - first](auto& s) {
+      if (s)
+        s.data += shift * s.stride;
+    });
+    first = from;
+    members = count;
   }
 
   /// `n` elements per member, members 64 bytes aligned.
@@ -438,7 +461,7 @@ const network_spec& network::spec() const noexcept {
   return impl_->spec;
 }
 std::int64_t network::members() const noexcept {
-  return impl_->members;
+  return impl_->capacity;
 }
 std::int64_t network::rows() const noexcept {
   return impl_->rows;
@@ -462,13 +485,17 @@ std::int64_t network::statistics_stride() const noexcept {
   return impl_->plan.statistics_stride;
 }
 float* network::weights() const noexcept {
-  return impl_->weights.data;
+  return impl_->weights.data - impl_->first * impl_->weights.stride;
 }
 bf16* network::low() const noexcept {
-  return impl_->low.data;
+  return impl_->low ? impl_->low.data - impl_->first * impl_->low.stride : nullptr;
 }
 float* network::running() const noexcept {
-  return impl_->running.data;
+  return impl_->running ? impl_->running.data - impl_->first * impl_->running.stride : nullptr;
+}
+
+void network::select(std::int64_t first, std::int64_t count) {
+  impl_->select(first, count);
 }
 
 void network::initialise(std::int64_t member, std::uint64_t seed) {
@@ -494,8 +521,8 @@ void network::initialise(std::int64_t member, std::uint64_t seed) {
 }
 
 void network::weights_changed() {
-  if (impl_->low)
-    to_bf16(impl_->ctx, members(), impl_->weights.flat(size()), impl_->low.flat(size()));
+  if (low() != nullptr)
+    to_bf16(impl_->ctx, members(), {weights(), size(), stride()}, {low(), size(), stride()});
 }
 
 void network::load_input(const data_source& data, const member_counters* counters, std::int64_t offset, std::int64_t rows) {

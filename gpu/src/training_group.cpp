@@ -78,59 +78,88 @@ struct training_group::impl {
     return buffers.back().template as<T>();
   }
 
-  const std::uint8_t* mask() const { return all_active ? nullptr : active; }
+  /// Members first … first + count - 1, in a step together.
+  struct range {
+    std::int64_t first, count;
+  };
 
-  vec<float> part(float* base, std::int64_t from, std::int64_t to) const {
-    return {base + from, to - from, stride};
+  std::span<const member_params> params_of(range r) const {
+    return std::span(host_params).subspan(static_cast<std::size_t>(r.first), static_cast<std::size_t>(r.count));
   }
-  vec<bf16> low_part(std::int64_t from, std::int64_t to) const {
-    return net.low() == nullptr ? vec<bf16>{} : vec<bf16>{net.low() + from, to - from, stride};
+  vec<float> part(float* base, range r, std::int64_t from, std::int64_t to) const {
+    return {base + r.first * stride + from, to - from, stride};
+  }
+  vec<bf16> low_part(range r, std::int64_t from, std::int64_t to) const {
+    return net.low() == nullptr ? vec<bf16>{} : vec<bf16>{net.low() + r.first * stride + from, to - from, stride};
   }
 
   /// Plain SGD needs no gradients of their own for matrices: products go straight into the momentum. The factor is an argument
   /// of the product, so it must be everyone's, and a member that rests must not be touched.
-  bool products_into_momentum() const {
-    if (optimizer != optimizer_kind::sgd || !all_active)
+  bool products_into_momentum(range r) const {
+    if (optimizer != optimizer_kind::sgd || !(all_active || r.count == 1))
       return false;
-    return std::all_of(host_params.begin(), host_params.end(), [&](const member_params& p) {
-      return p.clip_norm <= 0 && p.weight_decay == 0 && p.nesterov == 0 && p.momentum == host_params.front().momentum;
+    const auto ps = params_of(r);
+    return std::all_of(ps.begin(), ps.end(), [&](const member_params& p) {
+      return p.clip_norm <= 0 && p.weight_decay == 0 && p.nesterov == 0 && p.momentum == ps.front().momentum;
     });
   }
 
-  network::pass training_pass() const {
+  network::pass training_pass(range r) const {
     network::pass p;
     p.rows = batch;
-    p.dropout = std::any_of(host_params.begin(), host_params.end(), [](const member_params& m) { return m.dropout > 0; });
-    p.params = params;
-    p.counters = counters;
-    p.active = mask();
+    const auto ps = params_of(r);
+    p.dropout = std::any_of(ps.begin(), ps.end(), [](const member_params& m) { return m.dropout > 0; });
+    p.params = params + r.first;
+    p.counters = counters + r.first;
+    p.active = all_active || r.count == 1 ? nullptr : active + r.first;
     return p;
   }
 
+  /// On the CPU members take turns within a step: each has the caches to itself and does exactly what it would do alone. A GPU
+  /// needs all of them at once to be busy.
   void step() {
-    const auto p = training_pass();
-    begin_step(ctx, members, params, counters, p.active);
-    net.load_input(data->train(), counters, -1, batch);
+    if (ctx.kind() != device_kind::cpu)
+      return step({0, members});
+    for (std::int64_t k = 0; k < members; ++k)
+      if (host_active[static_cast<std::size_t>(k)] != 0)
+        step({k, 1});
+  }
+
+  void step(range r) {
+    net.select(r.first, r.count);
+    const auto p = training_pass(r);
+    begin_step(ctx, r.count, p.params, p.counters, p.active);
+    net.load_input(data->train(), p.counters, -1, batch);
     net.forward(p);
     const auto all = net.size(), matrices = net.matrix_size();
-    if (products_into_momentum()) {
-      net.backward(p, {first, host_params.front().momentum, gradient});
-      sgd_apply(ctx, members, part(net.weights(), 0, matrices), part(first, 0, matrices), counters, low_part(0, matrices),
-                p.active);
-      sgd(ctx, members, part(net.weights(), matrices, all), part(first, matrices, all), part(gradient, matrices, all), params,
-          counters, {}, p.active);
+    auto* g = gradient + r.first * stride;
+    if (products_into_momentum(r)) {
+      net.backward(p, {first + r.first * stride, params_of(r).front().momentum, g});
+      sgd_apply(ctx, r.count, part(net.weights(), r, 0, matrices), part(first, r, 0, matrices), p.counters,
+                low_part(r, 0, matrices), p.active);
+      sgd(ctx, r.count, part(net.weights(), r, matrices, all), part(first, r, matrices, all), part(gradient, r, matrices, all),
+          p.params, p.counters, {}, p.active);
     } else {
-      net.backward(p, {gradient, 0, gradient});
-      const auto w = part(net.weights(), 0, all), g = part(gradient, 0, all);
-      if (std::any_of(host_params.begin(), host_params.end(), [](const member_params& m) { return m.clip_norm > 0; }))
-        gradient_norm(ctx, members, g, params, counters, {scratch, norm_scratch, norm_scratch}, p.active);
-      if (optimizer == optimizer_kind::sgd)
-        sgd(ctx, members, w, part(first, 0, all), g, params, counters, low_part(0, all), p.active);
-      else
-        adamw(ctx, members, w, part(first, 0, all), part(second, 0, all), g, params, counters, low_part(0, all), p.active);
+      net.backward(p, {g, 0, g});
+      update(r, p);
     }
-    end_step(ctx, members, counters, p.active);
+    end_step(ctx, r.count, p.counters, p.active);
   }
+
+  void update(range r, const network::pass& p) {
+    const auto all = net.size();
+    const auto w = part(net.weights(), r, 0, all), g = part(gradient, r, 0, all);
+    const auto ps = params_of(r);
+    if (std::any_of(ps.begin(), ps.end(), [](const member_params& m) { return m.clip_norm > 0; }))
+      gradient_norm(ctx, r.count, g, p.params, p.counters, scratch_of(r), p.active);
+    if (optimizer == optimizer_kind::sgd)
+      sgd(ctx, r.count, w, part(first, r, 0, all), g, p.params, p.counters, low_part(r, 0, all), p.active);
+    else
+      adamw(ctx, r.count, w, part(first, r, 0, all), part(second, r, 0, all), g, p.params, p.counters, low_part(r, 0, all),
+            p.active);
+  }
+
+  vec<float> scratch_of(range r) const { return {scratch + r.first * norm_scratch, norm_scratch, norm_scratch}; }
 
   std::vector<member_counters> read(const member_counters* from) {
     std::vector<member_counters> out(static_cast<std::size_t>(members));
@@ -245,6 +274,7 @@ std::vector<training_group::quality> training_group::evaluate() {
   auto& m = *impl_;
   const auto& test = m.data->test();
   network::pass p;
+  m.net.select(0, m.members);
   p.training = false;
   p.params = m.plain_params;
   p.counters = m.probe;
@@ -286,15 +316,17 @@ std::vector<double> training_group::gradient_norms() {
     m.forget_losses(c);
   }
   m.ctx.upload(m.probe, std::span<const member_counters>(last));
-  auto p = m.training_pass();
+  const impl::range everyone{0, m.members};
+  m.net.select(0, m.members);
+  auto p = m.training_pass(everyone);
   p.counters = m.probe;
   p.move_statistics = false;
   p.active = nullptr;
   m.net.load_input(m.data->train(), m.probe, -1, m.batch);
   m.net.forward(p);
   m.net.backward(p, {m.gradient, 0, m.gradient});
-  gradient_norm(m.ctx, m.members, m.part(m.gradient, 0, m.net.size()), m.params, m.probe,
-                {m.scratch, norm_scratch, norm_scratch}, nullptr);
+  gradient_norm(m.ctx, m.members, m.part(m.gradient, everyone, 0, m.net.size()), m.params, m.probe, m.scratch_of(everyone),
+                nullptr);
   std::vector<double> out;
   for (const auto& c : m.read(m.probe))
     out.push_back(static_cast<double>(c.grad_norm));

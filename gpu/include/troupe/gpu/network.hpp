@@ -103,6 +103,10 @@ public:
 
   // -- a pass: gather or write the input, forward, loss, backward ----------------------------------------------------
 
+  /// Passes compute members first … first + count - 1 from now on; at first all of them. Parameters, counters, masks and
+  /// gradients handed to a pass begin with the first of these.
+  void select(std::int64_t first, std::int64_t count);
+
   /// Draws the next batch (offset < 0) or rows offset, offset + 1, … into the input and labels.
   void load_input(const data_source& data, const member_counters* counters, std::int64_t offset, std::int64_t rows);
 
