@@ -34,7 +34,10 @@ core::result<run_options> prepare(std::string_view text, const program& with, co
   const bool own = !out.exp.slots.empty();
   out.slots = gpu::make_slots(gpu::find_devices(), own ? out.exp.slots : with.slots,
                               out.exp.math == "tf32" ? gpu::math_mode::tf32 : gpu::math_mode::fp32,
-                              own ? "/slots" : "the program's slots: ", faults);
+                              "/slots", faults);
+  if (!own) // what the program asked for has no place in the experiment
+    for (auto& f : faults)
+      f.text.erase(0, f.text.find(": ") + 2);
   if (!faults.empty())
     return all_of(faults, own ? prefix : "");
   return out;

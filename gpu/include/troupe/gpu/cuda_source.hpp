@@ -19,8 +19,8 @@ namespace troupe::gpu {
 /// What to compile.
 struct cuda_source {
   std::string text;                 ///< CUDA C++; device code only
-  std::vector<std::string> kernels; ///< as in C++: "scale", "ns::add<float>"; those are what can be launched
-  std::vector<std::string> options; ///< NVRTC's, such as "-use_fast_math", "-DN=4"
+  std::vector<std::string> kernels{}; ///< as in C++: "scale", "ns::add<float>"; those are what can be launched
+  std::vector<std::string> options{}; ///< NVRTC's, such as "-use_fast_math", "-DN=4"
   std::string name = "source.cu";   ///< for the compiler's messages
 };
 
