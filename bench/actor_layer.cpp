@@ -181,8 +181,8 @@ struct bench {
     print({{"measure", "pause"}, {"trainers", trainers}, {"step_us", step_us}, {"median_ms", median(ms)},
            {"p95_ms", quantile(ms, 0.95)}, {"max_ms", quantile(ms, 1)}},
           text);
-    control.stop().get();
-    session->wait();
+    if (!control.stop().get() || session->wait().outcome == actors::run_outcome_kind::failed)
+      std::exit(1);
   }
 
   /// The same steps on two threads without any actor.

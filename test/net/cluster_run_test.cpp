@@ -1,0 +1,239 @@
+/// Whole runs on several processes: the same weights as in one, whatever happens to the processes.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tiny_workload.hpp"
+#include "troupe/actors/prepare.hpp"
+#include "troupe/gpu/device.hpp"
+#include "troupe/net/cluster.hpp"
+
+using namespace troupe;
+using namespace troupe::net;
+using namespace std::chrono_literals;
+
+namespace {
+
+using hashes = std::map<std::string, std::uint64_t>;
+
+/// Three networks that meet every 40 steps and take the mean of their weights. `mischief`: more options of network b.
+std::string three_networks(const std::string& mischief = {}) {
+  return R"({
+    "name": "three", "seed": 5,
+    "trainers": [
+      {"name": "a", "workload": {"type": "tiny"}, "hyperparameters": {"lr": 0.1}, "stop_step": 160},
+      {"name": "b", "workload": {"type": "tiny")"
+         + mischief + R"(}, "hyperparameters": {"lr": 0.2}, "stop_step": 160},
+      {"name": "c", "workload": {"type": "tiny"}, "hyperparameters": {"lr": 0.3}, "stop_step": 160}],
+    "sync": {"every_steps": 40}, "policy": {"type": "average"}})";
+}
+
+const std::string eight_trainers = R"({
+  "name": "eight", "seed": 6, "search_space": {"lr": {"type": "log_uniform", "low": 0.01, "high": 0.5}},
+  "trainers": [{"name": "t", "count": 8, "workload": {"type": "tiny"}, "stop_step": 120}],
+  "sync": {"every_steps": 20}, "policy": {"type": "pbt", "metric": "accuracy"}})";
+
+struct folder {
+  std::string path = [] {
+    char name[] = "/tmp/troupe-cluster-test-XXXXXX";
+    return std::string{::mkdtemp(name)};
+  }();
+  ~folder() { std::filesystem::remove_all(path); }
+};
+
+actors::run_options prepared(const std::string& experiment, unsigned slots) {
+  actors::program mine;
+  mine.workloads = *tiny_workloads();
+  mine.slots.assign(slots, {});
+  auto o = actors::prepare_run(experiment, mine);
+  REQUIRE_MESSAGE(o, o.error().text);
+  for (auto& s : o->slots)
+    s.plan = nullptr;
+  return std::move(*o);
+}
+
+hashes hashes_of(const actors::run_summary& s) {
+  CHECK_MESSAGE(s.outcome == actors::run_outcome_kind::done, s.error.text);
+  hashes out;
+  for (const auto& t : s.trainers) {
+    CHECK_MESSAGE(t.state == actors::trainer_state::finished, t.failure.text);
+    CHECK(t.final_hash != 0);
+    out[t.name] = t.final_hash;
+  }
+  return out;
+}
+
+hashes in_one_process(const std::string& experiment, unsigned slots) {
+  auto run = actors::run_session::start(prepared(experiment, slots));
+  REQUIRE_MESSAGE(run, run.error().text);
+  return hashes_of((*run)->wait());
+}
+
+struct outcome {
+  actors::run_summary summary;
+  std::vector<worker_info> workers;
+  cluster_head::traffic traffic;
+};
+
+/// Asks to leave at sync point 1.
+struct impatient : actors::run_listener {
+  std::promise<actors::run_control> control;
+  void on_sync_point(const actors::sync_point_event& x) override {
+    if (x.index == 1)
+      control.get_future().get().interrupt();
+  }
+};
+
+outcome on_workers(const std::string& experiment, unsigned workers, const std::string& directory = {},
+                   std::function<void(cluster_options&)> adjust = nullptr, bool leave_early = false,
+                   bool resume = false) {
+  auto o = prepared(experiment, workers);
+  cluster_options c;
+  c.command = {TROUPE_TEST_WORKER, "worker"};
+  c.slots = deal_slots(o.slots, workers);
+  c.leave_timeout = 20s;
+  if (adjust)
+    adjust(c);
+  auto head = cluster_head::start(std::move(c));
+  REQUIRE_MESSAGE(head, head.error().text);
+  o.slots.clear();
+  o.directory = directory;
+  o.resume = resume;
+  auto listener = std::make_shared<impatient>();
+  if (leave_early)
+    o.listener = listener;
+  (*head)->prepare(o);
+  outcome out;
+  {
+    auto run = actors::run_session::start(std::move(o));
+    REQUIRE_MESSAGE(run, run.error().text);
+    (*head)->attach(**run);
+    listener->control.set_value((*run)->control());
+    out.summary = (*run)->wait();
+  }
+  (*head)->stop();
+  out.workers = (*head)->workers();
+  out.traffic = (*head)->snapshot();
+  for (const auto& w : out.workers)
+    CHECK(::kill(static_cast<pid_t>(w.process_id), 0) != 0);
+  return out;
+}
+
+} // namespace
+
+TEST_CASE("three networks give the same weights in one process and in three") {
+  const auto expected = in_one_process(three_networks(), 3);
+  const auto got = on_workers(three_networks(), 3);
+  CHECK(hashes_of(got.summary) == expected);
+  CHECK(got.summary.rounds == 3);
+  for (const auto& w : got.workers)
+    CHECK(w.state == worker_state::left);
+  for (const auto& t : got.summary.trainers)
+    CHECK(t.incarnation == 0);
+}
+
+TEST_CASE("weights that are exploited across processes are the same ones") {
+  CHECK(hashes_of(on_workers(eight_trainers, 2).summary) == in_one_process(eight_trainers, 1));
+}
+
+TEST_CASE("FAULTS row 22 the trainers of a killed worker go on elsewhere with the same result") {
+  const auto expected = in_one_process(three_networks(), 3);
+  folder f;
+  const auto at = [&](int step) {
+    return three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": )" + std::to_string(step));
+  };
+  std::string directory = f.path + "/run";
+  int step = 100;
+  SUBCASE("between two sync points") {}
+  SUBCASE("before the first") { step = 10; }
+  SUBCASE("right after one") { step = 80; }
+  SUBCASE("without a run directory") { directory.clear(); }
+  const auto got = on_workers(at(step), 3, directory);
+  CHECK(hashes_of(got.summary) == expected);
+  CHECK(got.workers[1].state == worker_state::lost);
+  std::vector<std::uint32_t> lives;
+  for (const auto& t : got.summary.trainers) {
+    CHECK_MESSAGE(t.restarts == 0, t.failure.text); // it is not the trainer's fault
+    lives.push_back(t.incarnation);
+  }
+  CHECK(lives == std::vector<std::uint32_t>{0, 1, 0});
+  CHECK(got.traffic.state_bytes_received > 0); // states came to the head over the tensor transport
+}
+
+TEST_CASE("FAULTS row 24 a frozen worker is fenced and no trainer runs twice") {
+  const auto expected = in_one_process(three_networks(), 3);
+  folder f;
+  const auto frozen = three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100, "signal": )" + std::to_string(SIGSTOP));
+  const auto got = on_workers(frozen, 3, f.path + "/run", [](cluster_options& c) {
+    c.heartbeat_interval = 200ms;
+    c.connection_timeout = 2000ms;
+  });
+  CHECK(hashes_of(got.summary) == expected);
+  CHECK(got.workers[1].state == worker_state::lost);
+  CHECK(got.workers[1].note.find("silent") != std::string::npos);
+}
+
+TEST_CASE("a run that was interrupted on workers goes on in one process and on others and ends the same") {
+  const auto expected = in_one_process(three_networks(), 3);
+  for (const bool again_on_workers : {false, true}) {
+    folder f;
+    const auto first = on_workers(three_networks(), 3, f.path + "/run", nullptr, true);
+    CHECK(first.summary.outcome == actors::run_outcome_kind::interrupted);
+    if (again_on_workers) {
+      CHECK(hashes_of(on_workers(three_networks(), 2, f.path + "/run", nullptr, false, true).summary) == expected);
+    } else {
+      auto o = prepared(three_networks(), 2);
+      o.directory = f.path + "/run";
+      o.resume = true;
+      auto run = actors::run_session::start(std::move(o));
+      REQUIRE_MESSAGE(run, run.error().text);
+      CHECK(hashes_of((*run)->wait()) == expected);
+    }
+  }
+}
+
+TEST_CASE("a run whose only worker is gone fails and says so") {
+  folder f;
+  const auto got = on_workers(three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100)"), 1);
+  CHECK(got.summary.outcome == actors::run_outcome_kind::failed);
+  CHECK(got.workers[0].state == worker_state::lost);
+  for (const auto& t : got.summary.trainers)
+    CHECK(t.failure.text.find("slot") != std::string::npos);
+}
+
+TEST_CASE("TEMP in process") {
+  const auto expected = in_one_process(three_networks(), 3);
+  int bad = 0;
+  for (int i = 0; i < 40; ++i) {
+    folder f;
+    {
+      auto o = prepared(three_networks(), 3);
+      o.directory = f.path + "/run";
+      auto listener = std::make_shared<impatient>();
+      o.listener = listener;
+      auto run = actors::run_session::start(std::move(o));
+      listener->control.set_value((*run)->control());
+      (*run)->wait();
+    }
+    auto o = prepared(three_networks(), 2);
+    o.directory = f.path + "/run";
+    o.resume = true;
+    auto run = actors::run_session::start(std::move(o));
+    REQUIRE_MESSAGE(run, run.error().text);
+    if (hashes_of((*run)->wait()) != expected) {
+      ++bad;
+      std::filesystem::copy(f.path, "/tmp/net/bad" + std::to_string(i), std::filesystem::copy_options::recursive);
+    }
+  }
+  CHECK(bad == 0);
+}
