@@ -1,0 +1,159 @@
+#include "arguments.hpp"
+
+#include <ostream>
+
+#include <CLI/CLI.hpp>
+
+#include "troupe/core/suggest.hpp"
+
+namespace troupe::cli {
+
+namespace {
+
+void add_session(CLI::App& app, session_arguments& a) {
+  app.add_option("--slots", a.slots, "How many slots; on the CPU one core each (default: one per GPU, or one per core)")
+      ->check(CLI::Range(1u, 4096u))
+      ->type_name("N");
+  app.add_option("--device", a.devices,
+                 "Where the slots are: cpu, cuda, cuda:1, a GPU's UUID; may be given several times (default: all GPUs, or the "
+                 "CPU where there are none)")
+      ->delimiter(',')
+      ->type_name("DEVICE");
+  app.add_flag("--json", a.json, "Print one JSON object a line; the last has kind \"result\"");
+  app.add_flag("--quiet,-q", a.quiet, "Print only the results");
+}
+
+void add_run(CLI::App& app, std::string& run) {
+  app.add_option("RUN", run, "The run's directory, such as runs/three_networks-1")->required();
+}
+
+/// Says what was probably meant where a word was not expected.
+std::string hint_for(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc < 2 || argv[1][0] == '-')
+    return {};
+  std::vector<std::string> names;
+  for (auto* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(sub->get_name());
+  std::string word = argv[1];
+  return std::find(names.begin(), names.end(), word) == names.end()
+             ? "'" + word + "' is no command" + core::suggestion(word, names)
+             : std::string{};
+}
+
+} // namespace
+
+parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream& out, std::ostream& err) {
+  CLI::App app{"Trains many models at once on few devices.", "troupe"};
+  app.set_version_flag("--version", "troupe " TROUPE_VERSION, "Print the version");
+  app.require_subcommand(1);
+  app.footer("Examples:\n"
+             "  troupe run samples/three_networks/experiment.json --slots 2\n"
+             "  troupe status runs/three_networks-1\n"
+             "  troupe push runs/three_networks-1 --trainer fast lr=0.01\n"
+             "  troupe resume runs/three_networks-1\n\n"
+             "Exit status: 0 done, 1 failed, 2 wrong use. `troupe COMMAND --help` says more about a command.");
+
+  run_arguments run;
+  auto* run_app = app.add_subcommand("run", "Run an experiment");
+  run_app->add_option("EXPERIMENT", run.experiment, "The experiment file (docs/experiment.md)")->required();
+  run_app->add_option("--out", run.out, "The run's directory (default: runs/NAME-1, runs/NAME-2, …)")->type_name("DIR");
+  run_app->add_option("--seed", run.seed, "Instead of the file's seed")
+      ->check([](const std::string& text) { // the conversion would wrap a negative number around
+        return text.starts_with('-') ? std::string{"must not be negative"} : std::string{};
+      })
+      ->type_name("N");
+  add_session(*run_app, run.session);
+  run_app->footer("Ctrl-C once: every trainer ends its step, all states are saved, and `troupe resume` can go on; twice: leave at "
+                  "once.\n\nExamples:\n"
+                  "  troupe run experiment.json --slots 4 --device cpu\n"
+                  "  troupe run experiment.json --slots 8 --device cuda:0 --device cuda:1 --out /data/run7\n"
+                  "  troupe run experiment.json --json | jq 'select(.kind == \"sync_point\")'");
+
+  resume_arguments resume;
+  auto* resume_app = app.add_subcommand("resume", "Go on with a run that was stopped, or unpause one that is going on");
+  add_run(*resume_app, resume.run);
+  add_session(*resume_app, resume.session);
+  resume_app->footer("Examples:\n  troupe resume runs/three_networks-1\n  troupe resume runs/three_networks-1 --slots 1");
+
+  control_arguments control;
+  std::vector<std::pair<CLI::App*, control_arguments::verb>> verbs;
+  auto add_verb = [&](control_arguments::verb what, const char* name, const char* text) {
+    auto* sub = app.add_subcommand(name, text);
+    verbs.emplace_back(sub, what);
+    add_run(*sub, control.run);
+    sub->add_option("--timeout", control.timeout_seconds, "Give up waiting for the answer after so many seconds")
+        ->check(CLI::Range(0.001, 1e6))
+        ->capture_default_str()
+        ->type_name("SECONDS");
+    sub->add_flag("--json", control.json, "Print the answer as one JSON object");
+    return sub;
+  };
+  auto add_trainer = [&](CLI::App* sub, const char* text) {
+    sub->add_option("--trainer,-t", control.trainer, text)->type_name("NAME");
+  };
+  using verb = control_arguments::verb;
+  add_verb(verb::status, "status", "Show what a run's trainers are doing")
+      ->footer("Example:\n  troupe status runs/three_networks-1 --json");
+  auto* pause = add_verb(verb::pause, "pause", "Pause trainers between two steps; `troupe resume` unpauses");
+  add_trainer(pause, "Only this trainer (default: all)");
+  pause->footer("Examples:\n  troupe pause runs/three_networks-1\n  troupe pause runs/three_networks-1 --trainer fast");
+  auto* push = add_verb(verb::push, "push", "Give trainers new hyperparameters at their next step");
+  add_trainer(push, "Only this trainer (default: all)");
+  push->add_option("ASSIGNMENT", control.assignments, "What to set, such as lr=0.01")->required();
+  push->footer("Refused whole if a key or value is wrong; answered with the step at which it took effect.\n\nExamples:\n"
+               "  troupe push runs/three_networks-1 lr=0.01\n"
+               "  troupe push runs/three_networks-1 --trainer fast lr=0.01 momentum=0.8");
+  auto* stop = add_verb(verb::stop, "stop", "Stop trainers; a run without trainers is done");
+  add_trainer(stop, "Only this trainer (default: all, which ends the run)");
+  stop->footer("Example:\n  troupe stop runs/three_networks-1 --trainer slow");
+  auto* add = add_verb(verb::add, "add", "Add a trainer to a run that is going on");
+  add->add_option("TRAINER", control.entry, "A file with an entry as in the experiment's \"trainers\", or the JSON itself")
+      ->required();
+  add->footer("Example:\n  troupe add runs/three_networks-1 '{\"name\": \"late\", \"hyperparameters\": {\"lr\": 0.02}}'");
+
+  doctor_arguments doctor;
+  auto* doctor_app = app.add_subcommand("doctor", "List devices, versions and data, and why no GPU is used");
+  doctor_app->add_flag("--json", doctor.json, "Print one JSON object");
+  doctor_app->footer("Example:\n  troupe doctor");
+
+  check_arguments check;
+  auto* check_app = app.add_subcommand("check", "Check an experiment file without running it");
+  check_app->add_option("EXPERIMENT", check.experiment, "The experiment file")->required();
+  check_app->add_flag("--json", check.json, "Print one JSON object");
+  check_app->footer("Exit status 0: right; 2: it has faults, which are all listed with their places.\n\nExample:\n"
+                    "  troupe check samples/three_networks/experiment.json");
+
+  show_arguments show;
+  auto* show_app = app.add_subcommand("show", "Show sync points and results of a run, also of one that has ended");
+  add_run(*show_app, show.run);
+  show_app->add_flag("--json", show.json, "Print one JSON object");
+  show_app->footer("Example:\n  troupe show runs/three_networks-1");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) { // help and version
+    return {std::nullopt, app.exit(e, out, err)};
+  } catch (const CLI::ParseError& e) {
+    if (auto hint = hint_for(app, argc, argv); !hint.empty())
+      err << "troupe: " << hint << "\n";
+    else
+      err << "troupe: " << e.what() << "\nRun with --help for more information.\n";
+    return {std::nullopt, exit_wrong_use};
+  }
+  if (run_app->parsed())
+    return {run, exit_done};
+  if (resume_app->parsed())
+    return {resume, exit_done};
+  if (doctor_app->parsed())
+    return {doctor, exit_done};
+  if (check_app->parsed())
+    return {check, exit_done};
+  if (show_app->parsed())
+    return {show, exit_done};
+  for (auto& [sub, what] : verbs)
+    if (sub->parsed())
+      control.what = what;
+  return {control, exit_done};
+}
+
+} // namespace troupe::cli

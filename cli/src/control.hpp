@@ -1,0 +1,56 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "troupe/actors/run.hpp"
+#include "troupe/core/result.hpp"
+
+/// How commands talk to a run that is going on: requests and answers as JSON, carried by net's control channel.
+///
+/// A request: {"command": "status" | "pause" | "resume" | "push" | "stop" | "add", "trainer": NAME (absent: all),
+/// "changes": {…} (push), "entry": TEXT (add)}. An answer: {"ok": true, …} or {"ok": false, "error": TEXT}; status adds what
+/// `status_to_json` says, add the "trainer"'s number, the others "acknowledged": [{"trainer", "name", "step"}].
+namespace troupe::cli {
+
+nlohmann::json status_to_json(const actors::run_status& s);
+core::result<actors::run_status> status_from_json(const nlohmann::json& j);
+
+/// Answers requests about a run. Requests never block: answers that are not there yet are awaited on a thread of its own.
+class control_desk {
+public:
+  using answer = std::function<void(nlohmann::json)>;
+
+  explicit control_desk(actors::run_control run);
+  /// Requests without an answer get "the run is over".
+  ~control_desk();
+
+  /// Any thread.
+  void handle(const nlohmann::json& request, answer reply);
+
+private:
+  struct pending {
+    std::function<std::optional<nlohmann::json>()> poll; ///< the answer, once it is there
+    answer reply;
+  };
+  template <class T, class F>
+  void await(std::future<core::result<T>> future, answer reply, F as_json);
+  void loop();
+
+  actors::run_control run_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<pending> arrived_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+} // namespace troupe::cli

@@ -1,0 +1,123 @@
+#include "listeners.hpp"
+
+#include <array>
+#include <cstdio>
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "control.hpp"
+#include "run_view.hpp"
+#include "text.hpp"
+#include "troupe/core/json_lines.hpp"
+
+namespace troupe::cli {
+
+using nlohmann::json;
+
+namespace {
+
+std::string hex(std::uint64_t x) {
+  std::array<char, 17> text;
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(x));
+  return text.data();
+}
+
+json with_kind(std::string_view kind, json members) {
+  members["kind"] = kind;
+  return members;
+}
+
+} // namespace
+
+json result_json(const actors::run_summary& s) {
+  json out{{"kind", "result"},       {"outcome", std::string{to_string(s.outcome)}}, {"directory", s.directory},
+           {"sync_points", s.rounds}, {"seconds", s.seconds},                        {"trainers", json::array()}};
+  if (!s.error.text.empty())
+    out["error"] = s.error.text;
+  for (auto& t : s.trainers) {
+    json x{{"trainer", t.id},          {"name", t.name},         {"state", std::string{to_string(t.state)}},
+           {"step", t.step},           {"stop_step", t.stop_step}, {"restarts", t.restarts},
+           {"hyperparameters", core::to_json(t.hp)}};
+    if (t.newest)
+      x["metadata"] = core::to_json(*t.newest);
+    if (t.final_hash != 0)
+      x["state_hash"] = hex(t.final_hash);
+    if (!t.failure.text.empty())
+      x["failure"] = t.failure.text;
+    out["trainers"].push_back(std::move(x));
+  }
+  return out;
+}
+
+std::string outcome_text(const actors::run_summary& s) {
+  auto out = "results\n" + results_text(s.trainers);
+  if (!s.error.text.empty())
+    out += "\nthe run ended early: " + s.error.text + "\n";
+  out += "\n" + std::string{to_string(s.outcome)} + " after " + seconds_text(s.seconds) + " and " +
+         count_text(s.rounds, "sync point", "sync points");
+  if (s.directory.empty())
+    return out + "\n";
+  if (s.outcome == actors::run_outcome_kind::interrupted)
+    return out + "; go on with\n  troupe resume " + s.directory + "\n";
+  return out + "; everything is in " + s.directory + "\n";
+}
+
+void json_listener::on_started(const actors::run_status& s) { print_json(out_, with_kind("started", status_to_json(s))); }
+
+void json_listener::on_sync_point(const actors::sync_point_event& e) {
+  std::string line = R"({"kind":"sync_point",)";
+  core::append_sync_point(line, e.index, e.reports, e.decisions);
+  out_ << line << "}" << std::endl;
+}
+
+void json_listener::on_progress(const actors::run_status& s) {
+  if (!quiet_)
+    print_json(out_, with_kind("progress", status_to_json(s)));
+}
+
+void json_listener::on_event(std::string_view kind, const json& details) { print_json(out_, with_kind(kind, details)); }
+
+void json_listener::on_finished(const actors::run_summary& s) { print_json(out_, result_json(s)); }
+
+void text_listener::on_started(const actors::run_status& s) {
+  if (quiet_)
+    return;
+  std::string text = s.experiment + ": " + count_text(s.trainers.size(), "trainer", "trainers") + "\n";
+  constexpr std::size_t shown = 10;
+  for (std::size_t i = 0; i < s.trainers.size() && i < shown; ++i) {
+    auto& t = s.trainers[i];
+    text += "  " + t.name + ": " + t.workload_type + " on slot " + t.slot + ", " + std::to_string(t.stop_step) + " steps" +
+            (t.hp.empty() ? "" : ", " + hyperparameters_text(t.hp)) + "\n";
+  }
+  if (s.trainers.size() > shown)
+    text += "  … and " + count_text(s.trainers.size() - shown, "more trainer", "more trainers") + "\n";
+  screen_.print(text + "\n");
+}
+
+void text_listener::on_sync_point(const actors::sync_point_event& e) {
+  if (!quiet_)
+    screen_.print(sync_point_text(e) + "\n");
+}
+
+void text_listener::on_progress(const actors::run_status& s) {
+  if (quiet_)
+    return;
+  if (!screen_.live())
+    return screen_.print(progress_line(s) + "\n");
+  auto size = size_of_terminal();
+  screen_.show(live_lines(s, size.columns - 1, size.rows / 2));
+}
+
+void text_listener::on_event(std::string_view kind, const json& details) {
+  if (auto text = event_text(kind, details); !quiet_ && !text.empty())
+    screen_.print(text + "\n");
+}
+
+void text_listener::on_finished(const actors::run_summary& s) {
+  screen_.clear();
+  screen_.print(outcome_text(s));
+}
+
+} // namespace troupe::cli

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <iosfwd>
+#include <memory>
+#include <string>
+
+#include "screen.hpp"
+#include "troupe/actors/run.hpp"
+
+namespace troupe::cli {
+
+/// Prints one JSON object a line: kinds "started", "progress", "sync_point", what is recorded (docs/file-formats.md), and at
+/// the end "result". Used on the run's listener thread; `result` may be called from any once the run is over.
+class json_listener : public actors::run_listener {
+public:
+  /// `quiet`: no "progress".
+  json_listener(std::ostream& out, bool quiet) : out_(out), quiet_(quiet) {}
+
+  void on_started(const actors::run_status& s) override;
+  void on_sync_point(const actors::sync_point_event& e) override;
+  void on_progress(const actors::run_status& s) override;
+  void on_event(std::string_view kind, const nlohmann::json& details) override;
+  void on_finished(const actors::run_summary& s) override;
+
+private:
+  std::ostream& out_;
+  bool quiet_;
+};
+
+/// Prints for people: lines that are redrawn on a terminal (a line now and then elsewhere), sync points' tables, events.
+class text_listener : public actors::run_listener {
+public:
+  /// `quiet`: nothing at all.
+  text_listener(screen& to, bool quiet) : screen_(to), quiet_(quiet) {}
+
+  void on_started(const actors::run_status& s) override;
+  void on_sync_point(const actors::sync_point_event& e) override;
+  void on_progress(const actors::run_status& s) override;
+  void on_event(std::string_view kind, const nlohmann::json& details) override;
+  void on_finished(const actors::run_summary& s) override;
+
+private:
+  screen& screen_;
+  bool quiet_;
+};
+
+/// {"kind": "result", "outcome": …, "trainers": […], …}
+nlohmann::json result_json(const actors::run_summary& s);
+/// The final table and where the results are.
+std::string outcome_text(const actors::run_summary& s);
+
+} // namespace troupe::cli

@@ -1,0 +1,60 @@
+#include <ostream>
+
+#include <nlohmann/json.hpp>
+
+#include "commands.hpp"
+#include "files.hpp"
+#include "session.hpp"
+#include "troupe/core/run_reader.hpp"
+#include "troupe/net/control.hpp"
+
+namespace troupe::cli {
+
+int run_experiment_file(const run_arguments& a, const registries& with, output to) {
+  auto loaded = load_experiment(a.experiment, a.seed, with);
+  if (auto* faults = std::get_if<std::vector<core::error>>(&loaded))
+    return cannot_start(a.session, to, "'" + a.experiment + "' has faults", exit_wrong_use, *faults);
+  auto& exp = std::get<core::experiment>(loaded);
+  auto directory = a.out.empty() ? free_run_directory(exp.name) : a.out;
+  return run_session(std::move(exp), directory, false, a.session, with, to);
+}
+
+namespace {
+
+int unpause(const resume_arguments& a, output to) {
+  auto answer = net::control_call(a.run, {{"command", "resume"}}, std::chrono::seconds{60});
+  if (!answer)
+    return cannot_start(a.session, to, answer.error().text, exit_failed);
+  if (!answer->value("ok", false))
+    return cannot_start(a.session, to, answer->value("error", std::string{}), exit_failed);
+  if (a.session.json)
+    print_json(to.out, *answer);
+  else
+    for (auto& x : answer->value("acknowledged", nlohmann::json::array()))
+      to.out << x.value("name", std::string{"?"}) << " goes on at step " << x.value("step", std::uint64_t{0}) << "\n";
+  return exit_done;
+}
+
+} // namespace
+
+int resume_run(const resume_arguments& a, const registries& with, output to) {
+  auto record = core::read_run(a.run);
+  if (!record)
+    return cannot_start(a.session, to, record.error().text,
+                        record.error().code == core::errc::not_found ? exit_wrong_use : exit_failed);
+  if (core::is_run_in_use(a.run))
+    return unpause(a, to);
+  if (record->outcome == "done") {
+    if (a.session.json)
+      print_json(to.out, {{"kind", "result"}, {"outcome", "done"}, {"directory", a.run}});
+    else
+      to.out << a.run << " is done already; `troupe show` has its results\n";
+    return exit_done;
+  }
+  auto parsed = core::parse_experiment(record->experiment_text, with.checkers());
+  if (auto* faults = std::get_if<std::vector<core::error>>(&parsed))
+    return cannot_start(a.session, to, "'" + a.run + "/experiment.json' has faults", exit_wrong_use, *faults);
+  return run_session(std::get<core::experiment>(std::move(parsed)), a.run, true, a.session, with, to);
+}
+
+} // namespace troupe::cli

@@ -1,0 +1,137 @@
+#include "session.hpp"
+
+#include <mutex>
+#include <optional>
+#include <ostream>
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "control.hpp"
+#include "listeners.hpp"
+#include "product_plan.hpp"
+#include "signals.hpp"
+#include "slots.hpp"
+#include "troupe/net/control.hpp"
+
+namespace troupe::cli {
+
+namespace {
+
+/// What Ctrl-C does: the first time the run is asked to save and end, the second time the process ends.
+class interruption {
+public:
+  explicit interruption(std::function<void(std::string_view)> say) : say_(std::move(say)) {}
+
+  void on_signal(int n) {
+    if (n > 1)
+      ::_exit(130); // as the shell reports death by Ctrl-C; nothing may hold this up
+    std::lock_guard lock{mutex_};
+    asked_ = true;
+    if (run_) {
+      say_("finishing the step at hand and saving; again to leave at once\n");
+      run_->interrupt();
+    }
+  }
+  void begin(actors::run_control run) {
+    std::lock_guard lock{mutex_};
+    if (asked_)
+      run.interrupt();
+    run_ = std::move(run);
+  }
+
+private:
+  std::mutex mutex_;
+  std::function<void(std::string_view)> say_;
+  bool asked_ = false;
+  std::optional<actors::run_control> run_;
+};
+
+int status_of(const core::error& e) {
+  switch (e.code) {
+  case core::errc::invalid_argument:
+  case core::errc::not_found:
+  case core::errc::refused: return exit_wrong_use;
+  default: return exit_failed;
+  }
+}
+
+/// A status costs the run about a microsecond a trainer, and its JSON as much again for whoever reads it.
+std::chrono::milliseconds progress_interval(const session_arguments& a, bool live, std::size_t trainers) {
+  using std::chrono::milliseconds;
+  if (a.quiet)
+    return milliseconds{0};
+  auto each = static_cast<std::int64_t>(trainers);
+  return a.json ? milliseconds{1000 + each} : live ? milliseconds{100 + each / 10} : milliseconds{10'000 + each};
+}
+
+} // namespace
+
+int cannot_start(const session_arguments& a, output to, const std::string& text, int status,
+                 const std::vector<core::error>& faults) {
+  if (a.json) {
+    print_json(to.out, failed_result(text, faults));
+    return status;
+  }
+  to.err << "troupe: " << text << "\n";
+  for (auto& e : faults)
+    to.err << "  " << e.text << "\n";
+  return status;
+}
+
+int run_session(core::experiment exp, const std::string& directory, bool resume, const session_arguments& a,
+                const registries& with, output to) {
+  screen terminal{to.out, !a.json && !a.quiet && is_live_terminal()};
+  auto say = [&](std::string_view text) {
+    if (a.json)
+      to.err << text << std::flush;
+    else
+      terminal.print(text);
+  };
+  interruption ctrl_c{say};
+  signal_watch signals{[&](int n) { ctrl_c.on_signal(n); }}; // before any other thread
+
+  auto chosen = choose_slots(exp, a.slots, a.devices, gpu::find_devices());
+  if (auto* faults = std::get_if<std::vector<core::error>>(&chosen))
+    return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
+  auto slots = std::get<std::vector<gpu::slot_options>>(std::move(chosen));
+  std::string note;
+  auto plan = plan_products(exp, *with.workloads, slots, resume ? directory : "", note);
+  if (!note.empty())
+    say(note + "\n");
+
+  actors::run_options options;
+  options.workloads = with.workloads;
+  options.policies = with.policies;
+  options.directory = directory;
+  options.resume = resume;
+  options.progress_interval = progress_interval(a, terminal.live(), exp.trainers.size());
+  if (a.json)
+    options.listener = std::make_shared<json_listener>(to.out, a.quiet);
+  else
+    options.listener = std::make_shared<text_listener>(terminal, a.quiet);
+
+  options.slots = std::move(slots);
+  options.exp = std::move(exp);
+  auto run = actors::run_session::start(std::move(options));
+  if (!run)
+    return cannot_start(a, to, run.error().text, status_of(run.error()));
+  ctrl_c.begin((*run)->control());
+  if (auto kept = keep_plan(*plan, directory); !kept)
+    say("troupe: " + kept.error().text + "; a resumption may differ in the last bits\n");
+
+  control_desk desk{(*run)->control()};
+  auto server = net::control_server::start({directory, {}}, [&](nlohmann::json request, net::control_server::reply answer) {
+    desk.handle(request, std::move(answer));
+  });
+  if (!server)
+    say("troupe: other commands cannot reach this run: " + server.error().text + "\n");
+  auto summary = (*run)->wait();
+  if (server)
+    (*server)->stop();
+  run->reset(); // the listener has heard everything when this returns
+  return summary.outcome == actors::run_outcome_kind::done ? exit_done : exit_failed;
+}
+
+} // namespace troupe::cli

@@ -1,0 +1,291 @@
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "child.hpp"
+#include "temporary_folder.hpp"
+
+using nlohmann::json;
+
+namespace {
+
+bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> out;
+  std::istringstream in{text};
+  for (std::string line; std::getline(in, line);)
+    out.push_back(json::parse(line));
+  return out;
+}
+
+std::vector<json> of_kind(const std::vector<json>& lines, const std::string& kind) {
+  std::vector<json> out;
+  for (auto& line : lines)
+    if (line["kind"] == kind)
+      out.push_back(line);
+  return out;
+}
+
+/// Three trainers that meet at steps 100 and 200, hand weights over and end at 300.
+std::string short_experiment() {
+  return R"({
+    "name": "short", "seed": 3,
+    "defaults": {"workload": {"type": "idle"}, "stop_step": 300},
+    "trainers": [{"name": "a", "hyperparameters": {"lr": 0.0001}}, {"name": "b", "hyperparameters": {"lr": 0.001}},
+                 {"name": "c", "hyperparameters": {"lr": 0.002}}],
+    "search_space": {"lr": {"type": "log_uniform", "low": 0.0001, "high": 0.01}},
+    "sync": {"at_steps": [100, 200]},
+    "policy": {"type": "pbt", "metric": "accuracy", "quantile": 0.34}})";
+}
+
+/// Two trainers that go on until they are told to stop.
+std::string endless_experiment() {
+  return R"({
+    "name": "endless",
+    "defaults": {"workload": {"type": "idle", "step_us": 100}, "stop_step": 1000000000, "hyperparameters": {"lr": 0.001}},
+    "trainers": [{"name": "a"}, {"name": "b"}],
+    "sync": {"every_steps": 50}})";
+}
+
+} // namespace
+
+TEST_CASE("doctor lists devices and libraries and why no GPU is used") {
+  temporary_folder folder;
+  auto text = troupe(folder.path(), {"doctor"});
+  CHECK(text.status == 0);
+  CHECK(contains(text.out, "cpu"));
+  CHECK(contains(text.out, "CAF"));
+  CHECK(contains(text.out, "Fashion-MNIST"));
+  auto j = json::parse(troupe(folder.path(), {"doctor", "--json"}).out);
+  CHECK(j["devices"][0]["kind"] == "cpu");
+  CHECK(j["devices"][0]["cores"].size() >= 1);
+  CHECK_FALSE(j["libraries"]["CAF"]["version"].get<std::string>().empty());
+  CHECK(contains(text.out, "No GPU is used") == (j["cuda_status"] != "ok"));
+}
+
+TEST_CASE("check accepts a right experiment and lists all faults of a wrong one") {
+  temporary_folder folder;
+  write_whole(folder / "good.json", short_experiment());
+  auto good = troupe(folder.path(), {"check", "good.json"});
+  CHECK(good.status == 0);
+  CHECK(contains(good.out, "good.json is right: short, 3 trainers, sync points at 100 200, policy pbt"));
+  auto spelled = json::parse(troupe(folder.path(), {"check", "good.json", "--json"}).out);
+  CHECK(spelled["experiment"]["trainers"].size() == 3);
+
+  write_whole(folder / "bad.json", R"({"trainers": [{"workload": {"type": "idel"}, "stop_step": 0}], "nmae": 1})");
+  auto bad = troupe(folder.path(), {"check", "bad.json"});
+  CHECK(bad.status == 2);
+  CHECK(bad.out == "");
+  CHECK(contains(bad.err, "bad.json: /trainers/0/workload/type: 'idel' is no known workload; did you mean 'idle'?"));
+  CHECK(contains(bad.err, "bad.json: /trainers/0/stop_step: "));
+  CHECK(contains(bad.err, "bad.json: /nmae: is no known key; did you mean 'name'?"));
+  CHECK(json::parse(troupe(folder.path(), {"check", "bad.json", "--json"}).out)["faults"].size() == 3);
+  CHECK(troupe(folder.path(), {"check", "none.json"}).status == 2);
+}
+
+TEST_CASE("run prints one JSON object a line and the result last") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  auto run = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "out", "--json"});
+  CHECK(run.err == "");
+  REQUIRE(run.status == 0);
+  auto lines = lines_of(run.out);
+  CHECK(of_kind(lines, "started").size() == 1);
+  auto points = of_kind(lines, "sync_point");
+  REQUIRE(points.size() == 2);
+  CHECK(points[1]["index"] == 1);
+  CHECK(points[1]["step"] == 200);
+  REQUIRE(points[1]["trainers"].size() == 3);
+  CHECK(points[1]["trainers"][0]["name"] == "a");
+  CHECK(points[1]["trainers"][0]["decision"].contains("action"));
+  CHECK(points[1]["trainers"][0]["hyperparameters"].contains("lr"));
+  auto& result = lines.back();
+  CHECK(result["kind"] == "result");
+  CHECK(result["outcome"] == "done");
+  CHECK(result["directory"] == "out");
+  REQUIRE(result["trainers"].size() == 3);
+  CHECK(result["trainers"][2]["step"] == 300);
+  CHECK(result["trainers"][2]["state"] == "finished");
+
+  SUBCASE("a run is shown after its end") {
+    auto show = troupe(folder.path(), {"show", "out"});
+    CHECK(show.status == 0);
+    CHECK(contains(show.out, "out is done"));
+    CHECK(contains(show.out, "sync point 1 at step 200"));
+    CHECK(contains(show.out, "finished"));
+    auto status = troupe(folder.path(), {"status", "out", "--json"});
+    CHECK(status.status == 0);
+    CHECK(json::parse(status.out)["outcome"] == "done");
+  }
+  SUBCASE("a directory with a run is refused") {
+    auto again = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--out", "out"});
+    CHECK(again.status == 2);
+    CHECK(contains(again.err, "holds a run already"));
+  }
+  SUBCASE("a run that is done is not gone on with") {
+    auto resumed = troupe(folder.path(), {"resume", "out"});
+    CHECK(resumed.status == 0);
+    CHECK(contains(resumed.out, "is done already"));
+  }
+  SUBCASE("the number of slots does not change the weights") {
+    auto other = troupe(folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "one", "--json"});
+    auto hashes = [](const json& r) {
+      std::vector<json> out;
+      for (auto& t : r["trainers"])
+        out.push_back(t["state_hash"]);
+      return out;
+    };
+    CHECK(hashes(lines_of(other.out).back()) == hashes(result));
+  }
+}
+
+TEST_CASE("run without an output directory numbers its own and says where the results are") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  for (auto name : {"runs/short-1", "runs/short-2"}) {
+    auto run = troupe(folder.path(), {"run", "e.json", "--device", "cpu"});
+    CHECK(run.status == 0);
+    CHECK(contains(run.out, "sync point 0 at step 100"));
+    CHECK(contains(run.out, std::string{"everything is in "} + name));
+    CHECK(std::filesystem::exists(folder / name));
+    CHECK_FALSE(contains(run.out, "\033["));
+  }
+}
+
+TEST_CASE("a seed from the command line replaces the file's and is kept") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  CHECK(troupe(folder.path(), {"run", "e.json", "--seed", "99", "--out", "out", "--quiet", "--device", "cpu"}).status == 0);
+  CHECK(json::parse(read_whole(folder / "out/experiment.json"))["seed"] == 99);
+}
+
+TEST_CASE("a faulty experiment is wrong use and starts nothing") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", R"({"trainers": 3})");
+  auto run = troupe(folder.path(), {"run", "e.json", "--out", "out"});
+  CHECK(run.status == 2);
+  CHECK(contains(run.err, "/trainers: must be a list"));
+  CHECK_FALSE(std::filesystem::exists(folder / "out"));
+  auto as_json = lines_of(troupe(folder.path(), {"run", "e.json", "--out", "out", "--json"}).out);
+  REQUIRE(as_json.size() == 1);
+  CHECK(as_json[0]["kind"] == "result");
+  CHECK(as_json[0]["outcome"] == "failed");
+  CHECK(as_json[0]["faults"].size() == 1);
+  auto device = troupe(folder.path(), {"run", TROUPE_SAMPLES "/three_networks/experiment.json", "--device", "cuda:77"});
+  CHECK(device.status == 2);
+  CHECK(contains(device.err, "--device: "));
+}
+
+TEST_CASE("a trainer that fails for good makes the run fail") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", R"({
+    "name": "bad", "failures": {"max_restarts": 0},
+    "trainers": [{"name": "a", "workload": {"type": "mlp", "data": {"type": "synthetic", "train": 256, "test": 64}, "hidden": [8],
+                  "batch": 32}, "hyperparameters": {"lr": 1e6}, "stop_step": 200},
+                 {"name": "b", "workload": {"type": "idle"}, "stop_step": 10}]})");
+  auto run = troupe(folder.path(), {"run", "e.json", "--out", "out", "--device", "cpu", "--json"});
+  CHECK(run.status == 1);
+  auto result = lines_of(run.out).back();
+  CHECK(result["outcome"] == "failed");
+  CHECK(result["trainers"][0]["state"] == "failed");
+  CHECK_FALSE(result["trainers"][0]["failure"].get<std::string>().empty());
+  CHECK(result["trainers"][1]["state"] == "finished");
+  CHECK(contains(troupe(folder.path(), {"show", "out"}).out, "out failed"));
+}
+
+TEST_CASE("a run is steered from other processes") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", endless_experiment());
+  child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  REQUIRE(run.read_until("\"sync_point\"") != "");
+  auto steer = [&](std::vector<std::string> words) {
+    words.insert(words.begin() + 1, "out");
+    return troupe(folder.path(), words);
+  };
+  auto status = steer({"status"});
+  CHECK(status.status == 0);
+  CHECK(contains(status.out, "endless: 2 trainers"));
+  CHECK(json::parse(steer({"status", "--json"}).out)["trainers"].size() == 2);
+
+  auto paused = steer({"pause", "--trainer", "a"});
+  CHECK(paused.status == 0);
+  CHECK(contains(paused.out, "paused a at step "));
+  auto state = json::parse(steer({"status", "--json"}).out)["trainers"][0]["state"];
+  CHECK((state == "paused" || state == "parked")); // it may have been at a sync point already
+
+  auto pushed = steer({"push", "--trainer", "a", "lr=0.5"});
+  CHECK(pushed.status == 0);
+  CHECK(contains(pushed.out, "changed a at step "));
+  auto wrong = steer({"push", "lr=often"});
+  CHECK(wrong.status == 1);
+  CHECK(contains(wrong.err, "lr"));
+  CHECK(steer({"push", "nothing"}).status == 2);
+  CHECK(contains(steer({"pause", "--trainer", "nobody"}).err, "nobody"));
+
+  auto resumed = steer({"resume"});
+  CHECK(resumed.status == 0);
+  CHECK(contains(resumed.out, "a goes on at step "));
+
+  auto added = steer({"add", R"({"name": "c", "stop_step": 100})"});
+  CHECK(added.status == 0);
+  CHECK(contains(added.out, "added as trainer 2"));
+  CHECK(steer({"add", R"({"name": "a"})"}).status == 1);
+
+  CHECK(contains(steer({"stop", "--trainer", "b"}).out, "stopped b at step "));
+  CHECK(steer({"stop"}).status == 0);
+  CHECK(run.wait() == 0);
+  auto result = lines_of(run.out()).back();
+  CHECK(result["outcome"] == "done");
+  CHECK(result["trainers"][0]["state"] == "stopped");
+  CHECK(result["trainers"][0]["hyperparameters"]["lr"] == 0.5);
+
+  auto late = steer({"pause"});
+  CHECK(late.status == 1);
+  CHECK(late.err != "");
+  CHECK(troupe(folder.path(), {"status", "nowhere"}).status == 2);
+}
+
+TEST_CASE("an interrupted run saves and says how to go on and ends as if it had not been") {
+  temporary_folder folder;
+  auto text = short_experiment();
+  text.insert(text.find("\"idle\"") + 6, ", \"step_us\": 500");
+  write_whole(folder / "e.json", text);
+  auto whole = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "whole", "--json"});
+  REQUIRE(whole.status == 0);
+
+  child run{folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "cut", "--json"}};
+  REQUIRE(run.read_until("\"sync_point\"") != "");
+  run.signal(SIGINT);
+  CHECK(run.wait() == 1);
+  CHECK(contains(run.err(), "again to leave at once"));
+  auto cut = lines_of(run.out()).back();
+  CHECK(cut["outcome"] == "interrupted");
+  CHECK(contains(troupe(folder.path(), {"show", "cut"}).out, "go on with `troupe resume`"));
+
+  auto rest = troupe(folder.path(), {"resume", "cut", "--slots", "1", "--device", "cpu", "--json"});
+  CHECK(rest.status == 0);
+  auto first = lines_of(whole.out).back(), second = lines_of(rest.out).back();
+  REQUIRE(second["outcome"] == "done");
+  for (std::size_t t = 0; t < 3; ++t) {
+    CHECK(second["trainers"][t]["step"] == 300);
+    CHECK(second["trainers"][t]["state_hash"] == first["trainers"][t]["state_hash"]);
+  }
+}
+
+TEST_CASE("a second signal leaves at once") {
+  temporary_folder folder;
+  auto text = endless_experiment();
+  auto step = text.find("\"step_us\": 100") + 11;
+  text.replace(step, 3, "20000000"); // a step of 20 s: nothing else could end it in time
+  write_whole(folder / "e.json", text);
+  child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  REQUIRE(run.read_until("\"started\"") != "");
+  run.signal(SIGINT);
+  run.signal(SIGTERM);
+  CHECK(run.wait() == 130);
+}
