@@ -71,17 +71,19 @@ core::result<core::checkpoint_set> run_store::write_set(std::optional<core::sync
   if (!number)
     return number.error();
   set.number = *number;
+  std::vector<std::pair<std::string, core::checkpoint_ptr>> files;
   for (const auto& p : parts) {
     auto who = p.who;
     if (p.state) {
       who.file = core::checkpoint_file(set.number, who.name);
-      if (auto ok = core::write_checkpoint(directory_ + "/" + who.file, *p.state); !ok)
-        return ok.error();
+      files.emplace_back(directory_ + "/" + who.file, p.state);
     } else if (const auto* newer = newest_of(who.trainer); newer && newer->file != who.file) {
       who = *newer; // a set that was on its way when this one was ordered has taken its place
     }
     set.trainers.push_back(std::move(who));
   }
+  if (auto ok = core::write_checkpoints(files); !ok)
+    return ok.error();
   if (auto ok = writer_->checkpoint_set(set); !ok)
     return ok.error();
   sets_.push_back(set);
