@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -107,16 +108,31 @@ const core::saved_trainer* run_store::newest_of(core::trainer_id t) const {
 }
 
 void run_store::save_file(std::string file, core::checkpoint_ptr state, done then) {
-  thread_.post([this, file = std::move(file), state = std::move(state), then = std::move(then)] {
-    const auto path = std::filesystem::path(directory_) / file;
-    std::error_code failure;
-    std::filesystem::create_directories(path.parent_path(), failure);
-    if (failure)
-      then(core::error{core::errc::io,
-                       "cannot make the folder of '" + path.string() + "': " + failure.message()});
-    else
-      then(core::write_checkpoint(path.string(), *state));
-  });
+  {
+    std::lock_guard lock{files_mutex_};
+    files_.push_back({directory_ + "/" + file, std::move(state), std::move(then)});
+  }
+  thread_.post([this] { write_files(); });
+}
+
+/// All that have gathered while the one before was on its way to the disk go there together.
+void run_store::write_files() {
+  std::vector<waiting_file> waiting;
+  {
+    std::lock_guard lock{files_mutex_};
+    waiting.swap(files_);
+  }
+  std::vector<std::pair<std::string, core::checkpoint_ptr>> together;
+  for (const auto& x : waiting) {
+    std::error_code ignored; // the write says what is wrong
+    std::filesystem::create_directories(std::filesystem::path(x.path).parent_path(), ignored);
+    together.emplace_back(x.path, x.state);
+  }
+  if (waiting.empty())
+    return;
+  const auto all = core::write_checkpoints(together);
+  for (auto& x : waiting) // after a failure one by one, so that each has its own outcome
+    x.then(all ? core::result<void>{} : core::write_checkpoint(x.path, *x.state));
 }
 
 void run_store::read_state(std::string file, std::function<void(core::result<core::checkpoint_ptr>)> then) {

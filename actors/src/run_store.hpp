@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,7 +52,8 @@ public:
   void save_set(std::optional<core::sync_index> k, std::vector<part> parts, std::uint32_t keep,
                 std::vector<core::checkpoint_set> pinned,
                 std::function<void(core::result<core::checkpoint_set>)> then);
-  /// Writes `state` to a file of its own, relative to the run directory.
+  /// Writes `state` to a file of its own, relative to the run directory. Files that are asked for while the disk is busy wait for
+  /// it together.
   void save_file(std::string file, core::checkpoint_ptr state, done then);
   void read_state(std::string file, std::function<void(core::result<core::checkpoint_ptr>)> then);
   /// The sets that were there when the run was opened again: they count for `keep`. Call before the first
@@ -74,6 +76,15 @@ private:
   std::unique_ptr<core::run_writer> writer_; // used on the thread only, as is what follows
   std::vector<core::checkpoint_set> sets_;   // complete, oldest first
   core::error event_failure_;
+
+  struct waiting_file {
+    std::string path;
+    core::checkpoint_ptr state;
+    done then;
+  };
+  void write_files();
+  std::mutex files_mutex_;
+  std::vector<waiting_file> files_; // of save_file, not written yet
   job_thread thread_; // last: its jobs use the others
 };
 
