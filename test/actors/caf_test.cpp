@@ -134,6 +134,24 @@ TEST_CASE("an exception ends its actor and reaches watchers with its text") {
   self->wait_for(watcher);
 }
 
+TEST_CASE("an answered request with a long timeout keeps neither its actor nor the system") {
+  test_config cfg;
+  caf::actor_system sys{cfg};
+  caf::scoped_actor self{sys};
+  auto a = sys.spawn(adder);
+  auto asker = sys.spawn([a](caf::event_based_actor* s) -> caf::behavior {
+    return {[=](const add& x) {
+      auto promise = s->make_response_promise();
+      mail(s, x).request(a, 86400s).then([=](std::int32_t y) mutable { promise.deliver(y); },
+                                      [=](caf::error& e) mutable { promise.deliver(std::move(e)); });
+      return promise;
+    }};
+  });
+  CHECK(ask<std::int32_t>(self, asker, add{2, 3}) == "5");
+  CHECK(ask<std::int32_t>(self, asker, add{-2, 3}) == "error: a is -2");
+  // Nobody refers to them when the test ends: they end, and the system's destructor does not wait for a day.
+}
+
 TEST_CASE("an unwatched actor ends without a callback") {
   test_config cfg;
   caf::actor_system sys{cfg};

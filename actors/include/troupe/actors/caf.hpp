@@ -243,6 +243,65 @@ T* mail_source(T* x) {
   return x;
 }
 
+/// A callback for an answer, with `f`'s own signature: ends the request's timeout first.
+template <class Self, class F, class Args = typename caf::detail::get_callable_trait<F>::arg_types>
+struct answered;
+template <class Self, class F, class... Args>
+struct answered<Self, F, caf::detail::type_list<Args...>> {
+  Self* self;
+  caf::message_id id;
+  F f;
+  void operator()(Args... xs) {
+    self->clock().cancel_request_timeout(self, id);
+    f(static_cast<Args&&>(xs)...);
+  }
+};
+
+/// A request of an actor. On 0.17.6 its timeout would keep the actor alive until it is over, though the answer has come
+/// long before, and with the actor its system: a program would end a minute late.
+template <class Self, class Output>
+class pending_request {
+public:
+  explicit pending_request(caf::response_handle<Self, Output, false> handle) : handle_(std::move(handle)) {}
+
+  template <class F>
+  void then(F f) {
+    handle_.then(over(std::move(f)), unhandled());
+  }
+  template <class F, class OnError>
+  void then(F f, OnError e) {
+    handle_.then(over(std::move(f)), over(std::move(e)));
+  }
+  template <class F>
+  void await(F f) {
+    handle_.await(over(std::move(f)), unhandled());
+  }
+  template <class F, class OnError>
+  void await(F f, OnError e) {
+    handle_.await(over(std::move(f)), over(std::move(e)));
+  }
+  caf::message_id id() const noexcept { return handle_.id(); }
+
+private:
+  template <class F>
+  auto over(F f) {
+    return answered<Self, F>{handle_.self(), handle_.id(), std::move(f)};
+  }
+  auto unhandled() {
+    return over([self = handle_.self()](caf::error& e) { self->call_error_handler(e); });
+  }
+  caf::response_handle<Self, Output, false> handle_;
+};
+
+template <class Self, class Output>
+auto end_timeout_with_answer(caf::response_handle<Self, Output, false> x) {
+  return pending_request<Self, Output>{std::move(x)};
+}
+template <class Self, class Output>
+auto end_timeout_with_answer(caf::response_handle<Self, Output, true> x) {
+  return x;
+}
+
 template <caf::message_priority P, class Self, class... Ts>
 class mail_builder {
 public:
@@ -274,8 +333,11 @@ public:
   }
   template <class Handle, class Timeout>
   auto request(const Handle& dst, Timeout timeout) && {
-    return std::apply([&](auto&&... xs) { return self_->template request<P>(dst, timeout, std::move(xs)...); },
-                      std::move(xs_));
+    return std::apply(
+        [&](auto&&... xs) {
+          return end_timeout_with_answer(self_->template request<P>(dst, timeout, std::move(xs)...));
+        },
+        std::move(xs_));
   }
 
 private:
