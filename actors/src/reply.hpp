@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <future>
 #include <memory>
 #include <utility>
 
@@ -14,20 +13,27 @@ namespace troupe::actors::internal {
 template <class T>
 class reply {
 public:
-  reply() : box_(std::make_shared<box>()) {}
+  using callback = std::function<void(core::result<T>)>;
 
-  std::future<core::result<T>> future() const { return box_->promise.get_future(); }
-  void operator()(core::result<T> x) const { box_->answer(std::move(x)); }
+  reply() = default; ///< answers nobody
+  explicit reply(callback then) : box_(std::make_shared<box>(std::move(then))) {}
+
+  void operator()(core::result<T> x) const {
+    if (box_)
+      box_->answer(std::move(x));
+  }
 
 private:
   struct box {
-    std::promise<core::result<T>> promise;
+    callback then;
     bool answered = false; // one actor at a time holds and answers it
+
+    explicit box(callback f) : then(std::move(f)) {}
 
     void answer(core::result<T> x) {
       if (std::exchange(answered, true))
         return;
-      promise.set_value(std::move(x));
+      then(std::move(x));
     }
     ~box() { answer(core::error{core::errc::refused, "the run is over"}); }
   };

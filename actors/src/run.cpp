@@ -91,37 +91,63 @@ struct run_control::link {
 namespace {
 
 template <class T, class F>
-std::future<core::result<T>> ask(const auto& link, F&& f) {
-  reply<T> to;
-  auto answer = to.future();
+void ask(const auto& link, answer_to<T> then, F&& f) {
+  reply<T> to{std::move(then)};
   if (link)
     link->send([to, f = std::forward<F>(f)](coordinator& c) { f(c, to); });
+}
+
+/// `call` takes what is to be called back.
+template <class T, class F>
+std::future<core::result<T>> promised(F&& call) {
+  auto promise = std::make_shared<std::promise<core::result<T>>>();
+  auto answer = promise->get_future();
+  call([promise](core::result<T> x) { promise->set_value(std::move(x)); });
   return answer;
 }
 
 } // namespace
 
+void run_control::status(answer_to<run_status> then) const {
+  ask<run_status>(link_, std::move(then), [](coordinator& c, auto to) { c.status(to); });
+}
+void run_control::pause(std::string who, answer_to<acknowledgements> then) const {
+  ask<acknowledgements>(link_, std::move(then), [who = std::move(who)](coordinator& c, auto to) { c.pause(who, to); });
+}
+void run_control::resume(std::string who, answer_to<acknowledgements> then) const {
+  ask<acknowledgements>(link_, std::move(then), [who = std::move(who)](coordinator& c, auto to) { c.resume(who, to); });
+}
+void run_control::push(std::string who, core::hyperparameters changes, answer_to<acknowledgements> then) const {
+  ask<acknowledgements>(
+      link_, std::move(then),
+      [who = std::move(who), changes = std::move(changes)](coordinator& c, auto to) { c.push(who, changes, to); });
+}
+void run_control::stop(std::string who, std::string reason, answer_to<acknowledgements> then) const {
+  ask<acknowledgements>(
+      link_, std::move(then),
+      [who = std::move(who), reason = std::move(reason)](coordinator& c, auto to) { c.stop(who, reason, to); });
+}
+void run_control::add_trainer(std::string json, answer_to<trainer_id> then) const {
+  ask<trainer_id>(link_, std::move(then), [json = std::move(json)](coordinator& c, auto to) { c.add_trainer(json, to); });
+}
+
 std::future<core::result<run_status>> run_control::status() const {
-  return ask<run_status>(link_, [](coordinator& c, auto to) { c.status(to); });
+  return promised<run_status>([&](auto then) { status(std::move(then)); });
 }
 std::future<core::result<acknowledgements>> run_control::pause(std::string who) const {
-  return ask<acknowledgements>(link_, [who = std::move(who)](coordinator& c, auto to) { c.pause(who, to); });
+  return promised<acknowledgements>([&](auto then) { pause(std::move(who), std::move(then)); });
 }
 std::future<core::result<acknowledgements>> run_control::resume(std::string who) const {
-  return ask<acknowledgements>(link_, [who = std::move(who)](coordinator& c, auto to) { c.resume(who, to); });
+  return promised<acknowledgements>([&](auto then) { resume(std::move(who), std::move(then)); });
 }
-std::future<core::result<acknowledgements>> run_control::push(std::string who,
-                                                              core::hyperparameters changes) const {
-  return ask<acknowledgements>(link_, [who = std::move(who), changes = std::move(changes)](
-                                          coordinator& c, auto to) { c.push(who, changes, to); });
+std::future<core::result<acknowledgements>> run_control::push(std::string who, core::hyperparameters changes) const {
+  return promised<acknowledgements>([&](auto then) { push(std::move(who), std::move(changes), std::move(then)); });
 }
 std::future<core::result<acknowledgements>> run_control::stop(std::string who, std::string reason) const {
-  return ask<acknowledgements>(link_, [who = std::move(who), reason = std::move(reason)](
-                                          coordinator& c, auto to) { c.stop(who, reason, to); });
+  return promised<acknowledgements>([&](auto then) { stop(std::move(who), std::move(reason), std::move(then)); });
 }
 std::future<core::result<trainer_id>> run_control::add_trainer(std::string json) const {
-  return ask<trainer_id>(link_,
-                         [json = std::move(json)](coordinator& c, auto to) { c.add_trainer(json, to); });
+  return promised<trainer_id>([&](auto then) { add_trainer(std::move(json), std::move(then)); });
 }
 void run_control::interrupt() const {
   if (link_)

@@ -82,6 +82,29 @@ TEST_CASE("a push is acknowledged with the step at which it took effect") {
   CHECK(s.seen->wait_for_event("pushed", 4));
 }
 
+TEST_CASE("whoever may not wait is called back once for each call") {
+  set_up s(experiment_of(2, endless, 0));
+  auto run = s.start();
+  const auto c = run->control();
+  std::promise<std::string> log;
+  std::string seen; // the calls are answered one after the other, each before the next one is made
+  c.push("t1", {{"lr", 0.25}}, [&](core::result<acknowledgements> pushed) {
+    seen += pushed ? pushed->front().name : pushed.error().text;
+    c.push("t0", {{"lr", -1.0}}, [&](core::result<acknowledgements> refused) {
+      seen += refused ? " accepted" : " refused";
+      c.stop("", "enough", [&](core::result<acknowledgements> stopped) {
+        seen += stopped ? " " + std::to_string(stopped->size()) : stopped.error().text;
+        log.set_value(seen);
+      });
+    });
+  });
+  CHECK(log.get_future().get() == "t1 refused 2");
+  run->wait();
+  std::promise<std::string> late;
+  c.status([&](core::result<run_status> x) { late.set_value(x ? "goes on" : x.error().text); });
+  CHECK(late.get_future().get() == "the run is over");
+}
+
 TEST_CASE("a push that is wrong for one is refused for all") {
   set_up s(experiment_of(3, endless, 0));
   auto run = s.start();

@@ -173,24 +173,35 @@ struct acknowledgement {
 };
 using acknowledgements = std::vector<acknowledgement>;
 
+/// For those who may not wait, such as actors: called once, on a thread of Troupe's, where it should only hand the answer on. It may not
+/// throw.
+template <class T>
+using answer_to = std::function<void(core::result<T>)>;
+
 /// Steers a run from any thread. Copies are alike; one that outlives its run answers "the run is over".
 /// `who`: a trainer's name; empty: all that are live. An unknown or ended trainer is an error that says so.
-/// No call blocks.
+/// No call blocks. Each call answers through a future, or, in its second form, by calling back.
 class run_control {
 public:
   std::future<core::result<run_status>> status() const;
+  void status(answer_to<run_status> then) const;
   /// Answered when each one stands between two steps or at a sync point.
   std::future<core::result<acknowledgements>> pause(std::string who = {}) const;
+  void pause(std::string who, answer_to<acknowledgements> then) const;
   std::future<core::result<acknowledgements>> resume(std::string who = {}) const;
+  void resume(std::string who, answer_to<acknowledgements> then) const;
   /// Takes effect at each trainer's next step boundary. Refused whole, for everybody, if a key or a value is
   /// wrong for one. A trainer that is being restarted gets it when it is back.
   std::future<core::result<acknowledgements>> push(std::string who, core::hyperparameters changes) const;
+  void push(std::string who, core::hyperparameters changes, answer_to<acknowledgements> then) const;
   /// Answered when they have stopped.
   std::future<core::result<acknowledgements>> stop(std::string who = {},
                                                    std::string reason = "stopped on request") const;
+  void stop(std::string who, std::string reason, answer_to<acknowledgements> then) const;
   /// `json`: as an entry of the experiment file's "trainers". Answered when it is placed; the value is its
   /// number.
   std::future<core::result<trainer_id>> add_trainer(std::string json) const;
+  void add_trainer(std::string json, answer_to<trainer_id> then) const;
   /// Ctrl-C: every trainer finishes its step, all states are saved, and the run ends as `interrupted`. `wait`
   /// then returns.
   void interrupt() const;
