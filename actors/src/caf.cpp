@@ -3,6 +3,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "caf/actor_proxy.hpp"
+
 #include "troupe/actors/messages.hpp"
 
 namespace troupe::actors {
@@ -13,6 +15,11 @@ bool is_node_loss(const caf::error& why) {
          || why == caf::sec::connection_closed
 #endif
       ;
+}
+
+// Not by comparing node ids: on 0.17.6 two containers may have the same.
+bool is_remote(const caf::strong_actor_ptr& x) {
+  return x != nullptr && dynamic_cast<caf::actor_proxy*>(x->get()) != nullptr;
 }
 
 caf::error make_error(std::string text) { return caf::make_error(caf::sec::runtime_error, std::move(text)); }

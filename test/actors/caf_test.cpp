@@ -382,6 +382,14 @@ TEST_CASE("the network layer starts with heartbeats on") {
   CHECK(get_or(sys.config(), caf_key("middleman.connection-timeout"), caf::timespan{0}) == caf::timespan{2000ms});
 }
 
+struct with_job {
+  std::int32_t number = 0;
+  std::vector<local_job> jobs;
+};
+TROUPE_INSPECT(with_job, number, jobs)
+static_assert(troupe::actors::internal::local_reason<with_job>::value != nullptr);
+static_assert(troupe::actors::internal::local_reason<paint>::value == nullptr);
+static_assert(troupe::actors::internal::local_reason<void>::value == nullptr);
 static_assert(!wire_safe_v<double>);
 static_assert(!wire_safe_v<float>);
 static_assert(!wire_safe_v<const std::vector<std::pair<int, float>>&>);

@@ -87,6 +87,27 @@ struct wire_safe<std::tuple<Ts...>> : std::conjunction<wire_safe<Ts>...> {};
 template <class... Ts>
 inline constexpr bool wire_safe_v = (wire_safe<std::decay_t<Ts>>::value && ...);
 
+namespace internal {
+/// Why a T must stay in its process; null: it need not. Known for what TROUPE_LOCAL_MESSAGE and TROUPE_INSPECT declared.
+template <class T, class = void>
+struct local_reason {
+  static constexpr const char* value = nullptr;
+};
+template <class T>
+struct local_reason<T, std::void_t<decltype(troupe_local_reason(static_cast<const T*>(nullptr)))>> {
+  static constexpr const char* value = troupe_local_reason(static_cast<const T*>(nullptr));
+};
+template <class T, class A>
+struct local_reason<std::vector<T, A>> : local_reason<T> {};
+
+template <class... Ts>
+constexpr const char* first_local_reason() {
+  const char* out = nullptr;
+  ((out = out != nullptr ? out : local_reason<Ts>::value), ...);
+  return out;
+}
+} // namespace internal
+
 } // namespace troupe::actors
 
 // -- inspect ---------------------------------------------------------------------------------------------------------
@@ -94,11 +115,18 @@ inline constexpr bool wire_safe_v = (wire_safe<std::decay_t<Ts>>::value && ...);
 #define TROUPE_WIRE_CHECK_(type, m)                                                                                    \
   static_assert(::troupe::actors::wire_safe_v<decltype(type::m)>, #type "::" #m " is a real: send a wire_real instead");
 
+#define TROUPE_MEMBER_TYPE_(type, m) decltype(type::m)
+#define TROUPE_LOCAL_REASON_(type, ...)                                                                                \
+  constexpr const char* troupe_local_reason(const type*) {                                                             \
+    return ::troupe::actors::internal::first_local_reason<TROUPE_PP_LIST(TROUPE_MEMBER_TYPE_, type, __VA_ARGS__)>();   \
+  }
+
 /// Makes an aggregate a message: place it in the aggregate's namespace. Up to 24 fields, none of them a real number.
 #if TROUPE_CAF_MODERN
 #define TROUPE_FIELD_(type, m) f.field(#m, x.m)
 #define TROUPE_INSPECT(type, ...)                                                                                      \
   TROUPE_PP_EACH(TROUPE_WIRE_CHECK_, type, __VA_ARGS__)                                                                 \
+  TROUPE_LOCAL_REASON_(type, __VA_ARGS__)                                                                              \
   template <class Inspector>                                                                                           \
   bool inspect(Inspector& f, type& x) {                                                                                \
     return f.object(x).fields(TROUPE_PP_LIST(TROUPE_FIELD_, type, __VA_ARGS__));                                       \
@@ -107,6 +135,7 @@ inline constexpr bool wire_safe_v = (wire_safe<std::decay_t<Ts>>::value && ...);
 #define TROUPE_FIELD_(type, m) x.m
 #define TROUPE_INSPECT(type, ...)                                                                                      \
   TROUPE_PP_EACH(TROUPE_WIRE_CHECK_, type, __VA_ARGS__)                                                                 \
+  TROUPE_LOCAL_REASON_(type, __VA_ARGS__)                                                                              \
   template <class Inspector>                                                                                           \
   typename Inspector::result_type inspect(Inspector& f, type& x) {                                                     \
     return f(::caf::meta::type_name(#type), TROUPE_PP_LIST(TROUPE_FIELD_, type, __VA_ARGS__));                         \
@@ -141,24 +170,29 @@ inline constexpr bool wire_safe_v = (wire_safe<std::decay_t<Ts>>::value && ...);
 #endif
 
 /// Makes a struct a message that never leaves its process (it may hold a shared_ptr or a function): place it in the struct's
-/// namespace. Sent to another process it is refused with an error instead of arriving empty.
+/// namespace. Serializing one is an error. A message with one in it, mailed to another process nevertheless, is lost on CAF 1.x;
+/// 0.17.6 ignores the error and delivers it empty, so handlers that other processes can reach must expect that.
+#define TROUPE_LOCAL_MESSAGE(type) TROUPE_LOCAL_MESSAGE_BECAUSE(type, #type " cannot leave its process")
+/// The same with the text of the error.
 #if TROUPE_CAF_MODERN
-#define TROUPE_LOCAL_MESSAGE(type)                                                                                     \
+#define TROUPE_LOCAL_MESSAGE_BECAUSE(type, text)                                                                       \
+  constexpr const char* troupe_local_reason(const type*) { return text; }                                              \
   template <class Inspector>                                                                                           \
   bool inspect(Inspector& f, type& x) {                                                                                \
     if constexpr (std::is_base_of_v<::caf::detail::stringification_inspector, Inspector>) {                            \
       return f.object(x).fields();                                                                                     \
     } else {                                                                                                           \
-      f.emplace_error(::caf::sec::unsafe_type, #type " cannot leave its process");                                     \
+      f.emplace_error(::caf::sec::unsafe_type, text);                                                                  \
       return false;                                                                                                    \
     }                                                                                                                  \
   }
 #else
-#define TROUPE_LOCAL_MESSAGE(type)                                                                                     \
+#define TROUPE_LOCAL_MESSAGE_BECAUSE(type, text)                                                                       \
+  constexpr const char* troupe_local_reason(const type*) { return text; }                                              \
   template <class Inspector>                                                                                           \
   typename Inspector::result_type inspect([[maybe_unused]] Inspector& f, type&) {                                      \
     if constexpr (std::is_same_v<typename Inspector::result_type, ::caf::error>)                                       \
-      return ::caf::make_error(::caf::sec::invalid_argument, #type " cannot leave its process");                       \
+      return ::caf::make_error(::caf::sec::invalid_argument, text);                                                    \
     else                                                                                                               \
       return f(::caf::meta::type_name(#type));                                                                         \
   }
@@ -399,6 +433,9 @@ inline bool failed(const caf::error& x) {
 
 /// True if `why` means that the peer's process or its connection is gone.
 bool is_node_loss(const caf::error& why);
+
+/// True if `x` lives in another process.
+bool is_remote(const caf::strong_actor_ptr& x);
 
 /// An error for a reply, with its text for the reader.
 caf::error make_error(std::string text);

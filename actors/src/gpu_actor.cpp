@@ -1,0 +1,124 @@
+#include "troupe/actors/gpu_actor.hpp"
+
+namespace troupe::actors {
+namespace internal {
+
+namespace {
+// One runs and one is ready, so that the slot need not wait for the actor; more would keep urgent ones waiting.
+constexpr unsigned slot_depth = 2;
+} // namespace
+
+std::optional<std::string> gpu_queue::add(work what, done then, bool urgent) {
+  const auto in_flight = with_slot_.size() + urgent_.size() + waiting_.size();
+  if (in_flight >= options_.max_in_flight)
+    return "the GPU actor on " + at_.name() + " is busy: " + std::to_string(in_flight) +
+           " requests are in flight, its limit. Wait for answers before sending more";
+  (urgent ? urgent_ : waiting_).push_back({std::move(what), std::move(then)});
+  pump();
+  return std::nullopt;
+}
+
+void gpu_queue::pump() {
+  while (with_slot_.size() < slot_depth && !(urgent_.empty() && waiting_.empty())) {
+    auto& from = urgent_.empty() ? waiting_ : urgent_;
+    auto x = std::move(from.front());
+    from.pop_front();
+    const auto number = ++last_;
+    with_slot_.emplace(number, std::move(x.then));
+    slot_task task;
+    task.work = [what = std::move(x.what), at = at_, wait = options_.synchronize](gpu::context& ctx) {
+      gpu_call call{ctx, at};
+      what(call);
+      if (wait)
+        ctx.synchronize();
+    };
+    task.done = [this, number, me = caf::actor_cast<caf::actor>(self_.lock())](task_outcome o) {
+      anon_mail(gpu_reply{[this, number, o = std::move(o)] {
+        const auto i = with_slot_.find(number);
+        if (i == with_slot_.end())
+          return;
+        const auto then = std::move(i->second);
+        with_slot_.erase(i);
+        then(o);
+        pump();
+      }})
+          .urgent()
+          .send(me);
+    };
+    anon_mail(std::move(task)).send(at_.slot());
+  }
+}
+
+void gpu_queue::abandon(const std::string& why) {
+  const task_outcome o{{core::errc::cancelled, why}, false};
+  for (const auto& [number, then] : std::exchange(with_slot_, {}))
+    then(o);
+  for (auto* queue : {&urgent_, &waiting_})
+    for (const auto& x : std::exchange(*queue, {}))
+      x.then(o);
+}
+
+} // namespace internal
+
+namespace {
+
+using mover_self = extend<tensor_mover, result<void>(gpu_reply)>;
+
+struct mover_state {
+  gpu_place to;
+  static constexpr const char* name = "tensor_mover";
+};
+
+/// A tensor on its way, and what kept it from arriving.
+struct transfer {
+  tensor_ref from, to;
+  core::checkpoint::tensor host;
+  core::error failure;
+};
+
+mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, const gpu_place& to) {
+  on_exception(self);
+  state(self).to = to;
+  return {
+      [self](const move_tensor& m) -> result<tensor_ref> {
+        if (!m.what)
+          return make_error("move_tensor names no tensor");
+        const auto& to = state(self).to;
+        auto promise = self->make_response_promise<caf::typed_response_promise<tensor_ref>>();
+        if (m.what.owner() == to.worker()) {
+          promise.deliver(m.what);
+          return promise;
+        }
+        auto x = std::make_shared<transfer>();
+        x->from = m.what;
+        const auto answer = [self = mover_self{self}, promise, x](core::result<void> r) {
+          if (!r)
+            x->failure = r.error();
+          anon_mail(gpu_reply{[promise, x]() mutable {
+            if (x->failure.text.empty())
+              promise.deliver(x->to);
+            else
+              promise.deliver(make_error(x->failure.text));
+          }}).send(self);
+        };
+        // The two slots hand the bytes over between themselves; nobody waits.
+        x->from.owner()->post([x](gpu::context& ctx) { x->host = gpu_call{ctx, x->from}.download(x->from); },
+                              [x, to, answer](core::result<void> r) {
+                                if (!r)
+                                  return answer(r);
+                                to.worker()->post([x, to](gpu::context& ctx) { x->to = gpu_call{ctx, to}.upload(x->host); },
+                                                  answer);
+                              });
+        return promise;
+      },
+      [](const gpu_reply& x) { x.what(); },
+  };
+}
+
+} // namespace
+
+tensor_mover spawn_tensor_mover(caf::actor_system& sys, gpu_place to) {
+  return sys.spawn([to = std::move(to)](mover_self::stateful_pointer<mover_state> self) { return mover(self, to); });
+}
+
+} // namespace troupe::actors
