@@ -508,7 +508,10 @@ TEST_CASE("a state of another process is fetched and what goes wrong there is to
   moved.state = state;
   auto t = taker.host(moved);
   CHECK(t.step == 5);
+  CHECK(t.next == next_sync{true, 0}); // saved undecided, so it comes to that sync point again
   taker.tell(t, begin_training{});
+  CHECK(taker.log->next<sync_report>().what.step == 5);
+  taker.tell(t, resume_sync{{}, 0});
   CHECK(weight_of(*taker.blobs->get(taker.log->next<trainer_finished>().state.blob)) == sum_to(10));
   moved.who.trainer = 1;
   moved.state.blob = 12345;
