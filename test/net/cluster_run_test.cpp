@@ -210,30 +210,3 @@ TEST_CASE("a run whose only worker is gone fails and says so") {
   for (const auto& t : got.summary.trainers)
     CHECK(t.failure.text.find("slot") != std::string::npos);
 }
-
-TEST_CASE("TEMP in process") {
-  const auto expected = in_one_process(three_networks(), 3);
-  int bad = 0;
-  for (int i = 0; i < 40; ++i) {
-    folder f;
-    {
-      auto o = prepared(three_networks(), 3);
-      o.directory = f.path + "/run";
-      auto listener = std::make_shared<impatient>();
-      o.listener = listener;
-      auto run = actors::run_session::start(std::move(o));
-      listener->control.set_value((*run)->control());
-      (*run)->wait();
-    }
-    auto o = prepared(three_networks(), 2);
-    o.directory = f.path + "/run";
-    o.resume = true;
-    auto run = actors::run_session::start(std::move(o));
-    REQUIRE_MESSAGE(run, run.error().text);
-    if (hashes_of((*run)->wait()) != expected) {
-      ++bad;
-      std::filesystem::copy(f.path, "/tmp/net/bad" + std::to_string(i), std::filesystem::copy_options::recursive);
-    }
-  }
-  CHECK(bad == 0);
-}
