@@ -99,6 +99,7 @@ private:
     core::hyperparameters first_push;                  ///< given before it begins (a refilled trainer's own)
     std::map<core::sync_index, core::decision> replay; ///< decided since
     core::hyperparameters pushed;                      ///< pushed since
+    core::hyperparameters pushed_after;                ///< of these, what came after its newest decision
     core::decision deciding;                           ///< newest one sent
     state_ref loading;                                 ///< put into memory for this launch
     std::uint64_t final_hash = 0;
@@ -218,6 +219,8 @@ private:
                      bool saves);
   void average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then);
   void make_mean(const std::vector<core::trainer_id>& of);
+  void bring_here(const decision_applied& x);
+  void settle(trainer& t, const decision_applied& x);
   void call_round();
   void report_asynchronously(trainer& t, const core::metadata& m);
   void decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d);

@@ -264,6 +264,7 @@ void coordinator::on_push_ack(const push_ack& x) {
       t->step = x.step;
       t->hp = from_wire(x.hp);
       t->pushed.update(o.changes);
+      t->pushed_after.update(o.changes);
       event("pushed", {{"trainer", t->id},
                        {"name", t->spec.name},
                        {"step", x.step},

@@ -407,7 +407,7 @@ void coordinator::keep(trainer& t, const state_ref& x, std::optional<core::sync_
     drop(old);
   t.kept_step = t.step;
   t.kept_sync = k;
-  t.pushed = {};
+  t.pushed = std::exchange(t.pushed_after, {});
   t.first_push = {};
   if (k)
     t.replay.erase(t.replay.begin(), t.replay.upper_bound(*k));

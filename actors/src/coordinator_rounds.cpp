@@ -248,6 +248,35 @@ void coordinator::on_applied(const decision_applied& x) {
   }
   t->step = x.step;
   t->hp = from_wire(x.hp);
+  t->pushed_after = {};
+  if (x.state.node != 0)
+    bring_here(x);
+  else
+    settle(*t, x);
+}
+
+/// A state in a trainer's own process is lost with it. Nobody goes on before it is here: where a trainer begins anew, what it
+/// took from others at this sync point must be in it.
+void coordinator::bring_here(const decision_applied& x) {
+  host_.fetch(x.state, [me = self_handle(), host = settings_.host, x](core::result<core::checkpoint_ptr> state) {
+    auto here = x;
+    here.state = state ? host->put(*state) : state_ref{};
+    post(me, [x, here, failure = state ? core::error{} : state.error()](coordinator& c) {
+      c.drop(x.state);
+      auto* t = c.current(x.from);
+      if (!t) {
+        c.drop(here.state);
+        return;
+      }
+      if (!here.state) // its process is lost, and that will be told; or it begins anew from further back
+        c.event("state_lost", {{"trainer", t->id}, {"reason", failure.text}});
+      c.settle(*t, here);
+    });
+  });
+}
+
+void coordinator::settle(trainer& who, const decision_applied& x) {
+  auto* t = &who;
   const bool ok = !x.failure;
   if (!ok)
     event("decision_refused", {{"trainer", t->id}, {"index", x.sync}, {"reason", x.failure.text}});

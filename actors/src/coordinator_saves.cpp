@@ -155,8 +155,10 @@ void coordinator::write_if_complete(std::uint64_t number) {
             auto& t = c.trainers_[id];
             if (!(t.kept == ref))
               c.drop(ref); // exported for this set alone, or replaced meanwhile (then it is gone already)
-            else if (set)
+            else if (set && t.hdl)
               c.drop(std::exchange(t.kept, {}));
+            else if (set) // its new life is on the way and begins with this
+              t.loading = std::exchange(t.kept, {});
           }
           if (c.round_.waits && c.sets_in_flight_ < 2)
             c.record_round();
