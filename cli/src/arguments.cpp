@@ -129,6 +129,10 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
   show_app->add_flag("--json", show.json, "Print one JSON object");
   show_app->footer("Example:\n  troupe show runs/three_networks-1");
 
+  if (argc < 2) {
+    err << app.help();
+    return {std::nullopt, exit_wrong_use};
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) { // help and version

@@ -12,8 +12,11 @@ namespace troupe::cli {
 
 int run_experiment_file(const run_arguments& a, const registries& with, output to) {
   auto loaded = load_experiment(a.experiment, a.seed, with);
-  if (auto* faults = std::get_if<std::vector<core::error>>(&loaded))
+  if (auto* faults = std::get_if<std::vector<core::error>>(&loaded)) {
+    if (faults->front().code != core::errc::invalid_argument) // it could not even be read
+      return cannot_start(a.session, to, faults->front().text, exit_wrong_use);
     return cannot_start(a.session, to, "'" + a.experiment + "' has faults", exit_wrong_use, *faults);
+  }
   auto& exp = std::get<core::experiment>(loaded);
   auto directory = a.out.empty() ? free_run_directory(exp.name) : a.out;
   return run_session(std::move(exp), directory, false, a.session, with, to);

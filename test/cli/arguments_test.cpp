@@ -64,8 +64,10 @@ TEST_CASE("control commands take a run and a trainer") {
 }
 
 TEST_CASE("wrong use says what is wrong and ends with status 2") {
-  for (auto& words : std::vector<std::vector<const char*>>{{},
-                                                           {"run"},
+  auto nothing = parse({});
+  CHECK(nothing.parsed.status == 2);
+  CHECK(contains(nothing.err, "Examples:"));
+  for (auto& words : std::vector<std::vector<const char*>>{{"run"},
                                                            {"run", "e.json", "--slots", "0"},
                                                            {"run", "e.json", "--slots", "many"},
                                                            {"run", "e.json", "--no-such-option"},
