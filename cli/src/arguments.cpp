@@ -19,6 +19,9 @@ void add_session(CLI::App& app, session_arguments& a) {
                  "CPU where there are none)")
       ->delimiter(',')
       ->type_name("DEVICE");
+  app.add_option("--workers", a.workers, "Train in N worker processes instead of in this one")
+      ->check(CLI::Range(0u, 1024u))
+      ->type_name("N");
   app.add_flag("--json", a.json, "Print one JSON object a line; the last has kind \"result\"");
   app.add_flag("--quiet,-q", a.quiet, "Print only the results");
 }

@@ -1,7 +1,12 @@
 #include <exception>
 #include <iostream>
 
+#include <string_view>
+
+#include <unistd.h>
+
 #include "commands.hpp"
+#include "troupe/net/cluster.hpp"
 
 using namespace troupe::cli;
 
@@ -20,10 +25,24 @@ int execute(const command& what, output to) {
   return std::visit(visitor{to}, what);
 }
 
+/// What `troupe run --workers N` starts: it speaks with its head through standard input.
+int worker() {
+  if (::isatty(STDIN_FILENO) == 1) {
+    std::cerr << "troupe: workers are started by `troupe run --workers N`\n";
+    return exit_wrong_use;
+  }
+  troupe::net::worker_options options;
+  options.workloads = registries::builtin().workloads;
+  options.input = STDIN_FILENO;
+  return troupe::net::run_worker(options);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   try {
+    if (argc == 2 && argv[1] == std::string_view{"worker"})
+      return worker();
     auto parsed = parse_arguments(argc, argv, std::cout, std::cerr);
     return parsed.what ? execute(*parsed.what, {std::cout, std::cerr}) : parsed.status;
   } catch (const std::exception& e) {

@@ -13,6 +13,7 @@
 #include "product_plan.hpp"
 #include "signals.hpp"
 #include "slots.hpp"
+#include "troupe/net/cluster.hpp"
 #include "troupe/net/control.hpp"
 
 namespace troupe::cli {
@@ -92,10 +93,19 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   interruption ctrl_c{say};
   signal_watch signals{[&](int n) { ctrl_c.on_signal(n); }}; // before any other thread
 
-  auto chosen = choose_slots(exp, a.slots, a.devices, gpu::find_devices());
+  auto count = a.slots;
+  if (a.workers > 0 && count && *count < a.workers)
+    return cannot_start(a, to, std::to_string(a.workers) + " workers need at least as many slots: --slots " + std::to_string(*count),
+                        exit_wrong_use);
+  auto chosen = choose_slots(exp, count, a.devices, gpu::find_devices());
   if (auto* faults = std::get_if<std::vector<core::error>>(&chosen))
     return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
   auto slots = std::get<std::vector<gpu::slot_options>>(std::move(chosen));
+  for (auto n = slots.size(); slots.size() < a.workers;) { // each worker has one at least
+    auto more = slots[slots.size() - n];
+    more.index = static_cast<unsigned>(slots.size());
+    slots.push_back(std::move(more));
+  }
   std::string note;
   auto plan = plan_products(exp, *with.workloads, slots, resume ? directory : "", note);
   if (!note.empty())
@@ -112,11 +122,31 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   else
     options.listener = std::make_shared<text_listener>(terminal, a.quiet);
 
-  options.slots = std::move(slots);
+  std::unique_ptr<net::cluster_head> cluster;
+  if (a.workers > 0) {
+    net::cluster_options c;
+    c.command = {"/proc/self/exe", "worker"};
+    c.slots = net::deal_slots(slots, a.workers);
+    c.plan = plan->to_json();
+    c.slice = std::chrono::microseconds{static_cast<std::int64_t>(exp.quantum_ms * 1000)};
+    c.log = [&](const std::string& line) {
+      if (!a.quiet)
+        say(line + "\n");
+    };
+    auto started = net::cluster_head::start(std::move(c));
+    if (!started)
+      return cannot_start(a, to, started.error().text, exit_failed);
+    cluster = *std::move(started);
+    cluster->prepare(options);
+  } else {
+    options.slots = std::move(slots);
+  }
   options.exp = std::move(exp);
   auto run = actors::run_session::start(std::move(options));
   if (!run)
     return cannot_start(a, to, run.error().text, status_of(run.error()));
+  if (cluster)
+    cluster->attach(**run);
   ctrl_c.begin((*run)->control());
   if (auto kept = keep_plan(*plan, directory); !kept)
     say("troupe: " + kept.error().text + "; a resumption may differ in the last bits\n");
@@ -130,7 +160,7 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   auto summary = (*run)->wait();
   if (server)
     (*server)->stop();
-  run->reset(); // the listener has heard everything when this returns
+  run->reset(); // before the workers it uses; the listener has heard everything then
   return summary.outcome == actors::run_outcome_kind::done ? exit_done : exit_failed;
 }
 

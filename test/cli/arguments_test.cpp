@@ -34,11 +34,12 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 
 TEST_CASE("run takes an experiment and where it runs") {
   auto a = read_as<run_arguments>({"run", "e.json", "--slots", "4", "--device", "cuda:0,cuda:1", "--device", "cpu", "--out", "d",
-                                   "--json", "--seed", "18446744073709551615", "-q"});
+                                   "--workers", "2", "--json", "--seed", "18446744073709551615", "-q"});
   CHECK(a.experiment == "e.json");
   CHECK(a.session.slots == 4);
   CHECK(a.session.devices == std::vector<std::string>{"cuda:0", "cuda:1", "cpu"});
   CHECK(a.out == "d");
+  CHECK(a.session.workers == 2);
   CHECK(a.session.json);
   CHECK(a.session.quiet);
   CHECK(a.seed == UINT64_MAX);

@@ -141,6 +141,16 @@ TEST_CASE("run prints one JSON object a line and the result last") {
       return out;
     };
     CHECK(hashes(lines_of(other.out).back()) == hashes(result));
+    auto spread = troupe(folder.path(), {"run", "e.json", "--workers", "2", "--device", "cpu", "--out", "spread", "--json"});
+    CHECK(spread.status == 0);
+    CHECK(hashes(lines_of(spread.out).back()) == hashes(result));
+    auto started = of_kind(lines_of(spread.out), "started").at(0);
+    CHECK(started["trainers"][0]["slot"] != started["trainers"][1]["slot"]);
+  }
+  SUBCASE("workers without slots are wrong use") {
+    auto few = troupe(folder.path(), {"run", "e.json", "--workers", "3", "--slots", "2", "--device", "cpu", "--out", "few"});
+    CHECK(few.status == 2);
+    CHECK(contains(few.err, "3 workers need at least as many slots"));
   }
 }
 
