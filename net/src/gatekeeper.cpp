@@ -96,7 +96,7 @@ caf::behavior gatekeeper(self_pointer self, std::shared_ptr<gate> rules, gatekee
       for (const auto& [worker, node] : s.present)
         mail(self, node).send(s.observer);
     },
-    // Anyone who reaches the port can send an exit message, under any name.
+    // Anyone who reaches the port can send an exit message, under any name. (CAF itself obeys exit_reason::kill.)
     on_exit_msg(self, [self](caf::exit_msg& x) {
       if (state(self).events.stopping())
         self->quit(x.reason);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "raw_peer.hpp"
 #include "troupe/gpu/device.hpp"
 #include "troupe/net/cluster.hpp"
 #include "unique_fd.hpp"
@@ -107,6 +108,15 @@ TEST_CASE("a worker under a number that nobody gave it is refused") {
   const auto head = cluster_head::start(options(1, "wrong-number", &j));
   REQUIRE_FALSE(head);
   CHECK(j.has("no worker 7"));
+}
+
+TEST_CASE("a stranger can neither end the gatekeeper nor confuse it") {
+  auto head = cluster_head::start(options(1, "exit-message"));
+  REQUIRE_MESSAGE(head, head.error().text);
+  auto s = raw::dial((*head)->port());
+  s.send(raw::bytes(4000, 0xff));
+  CHECK(s.receive_all().size() < 4000); // CAF closes it
+  CHECK((*head)->workers()[0].state == worker_state::present);
 }
 
 TEST_CASE("a worker that never joins is a timeout and is killed") {

@@ -1,5 +1,5 @@
 // A worker process of the cluster tests, and its evil twins: test_net_worker worker | wrong-token | wrong-version | wrong-number |
-// silent | failing | head PROGRAM.
+// exit-message | silent | head PROGRAM.
 
 #include <cstdio>
 #include <iostream>
@@ -35,15 +35,19 @@ nlohmann::json read_input() {
   return nlohmann::json::parse(line);
 }
 
-/// Joins with something else than what it was given.
-int changed(std::string_view key, const nlohmann::json& value) {
-  auto j = read_input();
-  j[std::string{key}] = value;
-  const auto line = j.dump() + "\n";
+int join_as(const nlohmann::json& given) {
+  const auto line = given.dump() + "\n";
   int ends[2];
   if (::pipe(ends) != 0 || ::write(ends[1], line.data(), line.size()) != static_cast<ssize_t>(line.size()))
     return 9;
   return worker(ends[0]);
+}
+
+/// Joins with something else than what it was given.
+int changed(std::string_view key, const nlohmann::json& value) {
+  auto j = read_input();
+  j[std::string{key}] = value;
+  return join_as(j);
 }
 
 /// Knocks as another version would, and prints the answer.
@@ -62,6 +66,30 @@ int other_version() {
     .receive([](const net::challenge&) {},
              [&](const caf::error& e) { status = actors::error_text(e).find("999") != std::string::npos ? 42 : 6; });
   return status;
+}
+
+/// Tells the gatekeeper to exit, as anyone who reaches its port can, and joins.
+int exit_message() {
+  const auto j = read_input();
+  {
+    net::cluster_config config;
+    actors::enable_network(config);
+    caf::actor_system system{config};
+    auto head = system.middleman().remote_actor(j["head"].get<std::string>(), j["port"].get<std::uint16_t>());
+    if (!head)
+      return 8;
+    caf::scoped_actor self{system};
+    self->send_exit(*head, caf::exit_reason::user_shutdown);
+    // What comes after them was heard: they did nothing, or there is no answer.
+    int status = 7;
+    actors::mail(self, net::knock{999, 0, "9.9.9", 1, static_cast<std::uint64_t>(::getpid()), "n"})
+      .request(*head, std::chrono::seconds{10})
+      .receive([](const net::challenge&) {},
+               [&](const caf::error& e) { status = actors::error_text(e).find("999") != std::string::npos ? 0 : 6; });
+    if (status != 0)
+      return status;
+  }
+  return join_as(j);
 }
 
 /// A head of its own, which prints its workers' numbers and then waits for a signal.
@@ -94,6 +122,8 @@ int main(int argc, char** argv) {
     return changed("worker", 7);
   if (mode == "wrong-version")
     return other_version();
+  if (mode == "exit-message")
+    return exit_message();
   if (mode == "silent") {
     while (::read(0, argv[0], 1) > 0)
       ;
