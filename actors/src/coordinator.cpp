@@ -123,6 +123,8 @@ void coordinator::take_over_record() {
       // Another life than any on record, so that nothing of an old process is taken for this one's.
       t.incarnation = past.newest_incarnation + 1;
     }
+    if (const auto i = r.replay.find(t.id); i != r.replay.end())
+      t.replay = i->second;
     if (const auto i = r.saved.find(t.id); i != r.saved.end()) {
       t.saved = i->second;
       t.step = t.saved.step;

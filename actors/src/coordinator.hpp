@@ -136,7 +136,6 @@ private:
     std::vector<run_store::part> parts;
     std::vector<std::pair<core::trainer_id, state_ref>> held; ///< kept states that this set makes superfluous
     std::set<core::trainer_id> waiting;
-    std::function<void()> then;
   };
 
   /// Who asked a trainer for its state, and what for.
@@ -229,13 +228,13 @@ private:
   // coordinator_saves.cpp
   void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then);
   void cancel_exports(trainer& t, const std::string& why);
-  void begin_saving(std::optional<core::sync_index> k, std::function<void()> then = {});
+  void begin_saving(std::optional<core::sync_index> k);
   void add_state(std::uint64_t number, trainer& t, const state_ref& x);
   void leave_savings(const trainer& t);
   void write_if_complete(std::uint64_t number);
   void save_final(trainer& t, const state_ref& x, nlohmann::json details);
   void write_final(core::trainer_id id, core::checkpoint_ptr state, nlohmann::json details);
-  void end_final(nlohmann::json details, const core::error& failure);
+  void end_final(core::trainer_id id, nlohmann::json details, const core::error& failure);
 
   // coordinator_control.cpp
   core::result<std::vector<core::trainer_id>> targets(const std::string& who) const;
@@ -269,9 +268,11 @@ private:
 
   round round_;
   std::map<core::trainer_id, core::sync_index> replaying_; ///< get a decision again before they are released
-  std::uint32_t sets_in_flight_ = 0, finals_in_flight_ = 0;
+  std::uint32_t sets_in_flight_ = 0;
+  std::uint32_t writes_in_flight_ = 0; ///< of any kind: the run does not end before them
   std::uint64_t numbers_ = 0; ///< of operations, savings and gatherings
   std::map<std::uint64_t, saving> savings_;
+  std::set<core::trainer_id> ending_; ///< have finished, but it is not on record yet
   std::map<core::trainer_id, std::deque<exporting>> exports_;
   std::map<std::uint64_t, gathering> gatherings_;
   std::map<std::uint64_t, operation> operations_;

@@ -289,6 +289,8 @@ void coordinator::on_finished(const trainer_finished& x) {
     return;
   }
   const auto was = t->incarnation;
+  if (x.state)
+    ending_.insert(t->id);
   end(*t, x.stopped ? trainer_state::stopped : trainer_state::finished);
   save_final(*t, x.state,
              {{"trainer", t->id},
@@ -304,7 +306,7 @@ void coordinator::on_finished(const trainer_finished& x) {
 }
 
 void coordinator::check_end() {
-  if (launched_ && live_ == 0 && savings_.empty() && finals_in_flight_ == 0)
+  if (launched_ && live_ == 0 && savings_.empty() && writes_in_flight_ == 0)
     finish_run();
 }
 
@@ -378,7 +380,7 @@ void coordinator::finish_run() {
       s.outcome = run_outcome_kind::failed;
     }
     host->tell([s](run_listener& l) { l.on_finished(s); });
-    on_end(std::move(s));
+    host->listening->post([on_end, s] { on_end(s); }); // whoever waits for the end finds everything told
   });
   supervise([](supervisor& x) { x.shut_down(); });
   self_->quit();

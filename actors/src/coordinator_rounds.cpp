@@ -101,8 +101,10 @@ void coordinator::record_round() {
     return;
   }
   round_.waits = false;
+  ++writes_in_flight_;
   host_.store->sync_point(round_.what, [me = self_handle(), k = round_.index](core::result<void> ok) {
     post(me, [k, ok](coordinator& c) {
+      --c.writes_in_flight_;
       if (c.ended_)
         return;
       if (!ok) {
@@ -112,6 +114,7 @@ void coordinator::record_round() {
       }
       c.host_.tell([what = c.round_.what](run_listener& l) { l.on_sync_point(*what); });
       c.perform(c.engine_.decided(k, std::move(c.round_.decisions), clock::now()));
+      c.check_end();
     });
   });
 }
@@ -386,8 +389,10 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
   auto what = make_event(k, {m},
                          says_nothing(d) ? std::map<core::trainer_id, core::decision>{}
                                          : std::map<core::trainer_id, core::decision>{{t.id, d}});
+  ++writes_in_flight_;
   host_.store->sync_point(what, [me = self_handle(), ref, k, d, what](core::result<void> ok) {
     post(me, [ref, k, d, what, ok](coordinator& c) {
+      --c.writes_in_flight_;
       if (c.ended_)
         return;
       if (!ok) {
@@ -397,6 +402,7 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
       c.host_.tell([what](run_listener& l) { l.on_sync_point(*what); });
       if (!says_nothing(d))
         c.decide_asynchronously(ref, k, d);
+      c.check_end();
     });
   });
   if (++passed_[k] >= live_) {

@@ -45,15 +45,13 @@ void coordinator::cancel_exports(trainer& t, const std::string& why) {
 
 /// A set of what every live trainer is now: after the decisions of `k`, or, without `k`, what each one hands
 /// over when it stops.
-void coordinator::begin_saving(std::optional<core::sync_index> k, std::function<void()> then) {
+void coordinator::begin_saving(std::optional<core::sync_index> k) {
   if (!host_.store->keeps_files())
     return; // newest states stay in memory
   const auto number = ++numbers_;
-  {
-    auto& s = savings_[number];
-    s.sync = k;
-    s.then = std::move(then);
-  }
+  savings_[number].sync = k;
+  // Who is not in a set must be on record as finished before it.
+  savings_[number].waiting = ending_;
   for (auto& t : trainers_) {
     if (!is_live(t.state))
       continue;
@@ -105,8 +103,11 @@ void coordinator::add_state(std::uint64_t number, trainer& t, const state_ref& x
   });
 }
 
-/// A trainer that is gone is in the sets that wait for it as it was saved before.
+/// A trainer that is gone is in the sets that wait for it as it was saved before; one that came to its end is not, and the
+/// sets wait until that is on record.
 void coordinator::leave_savings(const trainer& t) {
+  if (ending_.contains(t.id))
+    return;
   std::vector<std::uint64_t> waiting;
   for (auto& [number, s] : savings_)
     if (s.waiting.contains(t.id))
@@ -118,7 +119,8 @@ void coordinator::leave_savings(const trainer& t) {
     if (on_its_way)
       continue; // its state is out of it already
     s.waiting.erase(t.id);
-    if (!t.saved.file.empty())
+    const bool goes_on = is_live(t.state) || t.state == trainer_state::interrupted;
+    if (goes_on && !t.saved.file.empty())
       s.parts.push_back({t.saved, nullptr});
     write_if_complete(number);
   }
@@ -137,13 +139,13 @@ void coordinator::write_if_complete(std::uint64_t number) {
   std::sort(s.parts.begin(), s.parts.end(),
             [](const run_store::part& a, const run_store::part& b) { return a.who.trainer < b.who.trainer; });
   ++sets_in_flight_;
-  ++finals_in_flight_;
+  ++writes_in_flight_;
   host_.store->save_set(
       s.sync, std::move(s.parts), exp_.checkpoints.keep, {},
       [me = self_handle(), held = std::move(s.held)](core::result<core::checkpoint_set> set) {
         post(me, [set, held](coordinator& c) {
           --c.sets_in_flight_;
-          --c.finals_in_flight_;
+          --c.writes_in_flight_;
           if (set) {
             for (const auto& x : set->trainers)
               c.trainers_[x.trainer].saved = x;
@@ -160,7 +162,7 @@ void coordinator::write_if_complete(std::uint64_t number) {
             else if (set) // its new life is on the way and begins with this
               t.loading = std::exchange(t.kept, {});
           }
-          if (c.round_.waits && c.sets_in_flight_ < 2)
+          if (c.round_.waits)
             c.record_round();
           c.check_end();
         });
@@ -176,14 +178,14 @@ void coordinator::save_final(trainer& t, const state_ref& x, nlohmann::json deta
     event("trainer_finished", std::move(details));
     return;
   }
-  ++finals_in_flight_;
+  ++writes_in_flight_;
   host_.fetch(x, [me = self_handle(), id = t.id, x, details](core::result<core::checkpoint_ptr> state) {
     post(me, [id, x, details, state](coordinator& c) {
       c.drop(x);
       if (state)
         c.write_final(id, *state, details);
       else
-        c.end_final(details, state.error());
+        c.end_final(id, details, state.error());
     });
   });
 }
@@ -195,23 +197,31 @@ void coordinator::write_final(core::trainer_id id, core::checkpoint_ptr state, n
     weights.add(tensor);
   trainers_[id].final_hash = core::content_hash(weights);
   if (!host_.store->keeps_files()) {
-    end_final(std::move(details), {});
+    end_final(id, std::move(details), {});
     return;
   }
   const auto file = "final/" + trainers_[id].spec.name + ".safetensors";
   details["file"] = file;
-  host_.store->save_file(file, std::move(state), [me = self_handle(), details](core::result<void> ok) {
-    post(me, [details, ok](coordinator& c) { c.end_final(details, ok ? core::error{} : ok.error()); });
+  host_.store->save_file(file, std::move(state), [me = self_handle(), id, details](core::result<void> ok) {
+    post(me,
+         [id, details, ok](coordinator& c) { c.end_final(id, details, ok ? core::error{} : ok.error()); });
   });
 }
 
-void coordinator::end_final(nlohmann::json details, const core::error& failure) {
+void coordinator::end_final(core::trainer_id id, nlohmann::json details, const core::error& failure) {
   if (!failure.text.empty()) {
     details.erase("file");
     details["not_saved"] = failure.text;
   }
   event("trainer_finished", std::move(details));
-  --finals_in_flight_;
+  --writes_in_flight_;
+  ending_.erase(id);
+  std::vector<std::uint64_t> waiting;
+  for (auto& [number, s] : savings_)
+    if (s.waiting.erase(id) > 0)
+      waiting.push_back(number);
+  for (const auto number : waiting)
+    write_if_complete(number);
   check_end();
 }
 

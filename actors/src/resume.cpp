@@ -3,9 +3,40 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "troupe/core/run_reader.hpp"
 
 namespace troupe::actors::internal {
+
+namespace {
+
+/// Up to the set that the run goes on from.
+core::result<void> read_decisions(const std::string& directory, resumed_run& out) {
+  bool past = false;
+  auto torn = core::visit_run(directory, [&](std::string_view kind, nlohmann::json& line) {
+    if (past || (kind != "sync_point" && kind != "checkpoint_set"))
+      return;
+    if (kind == "checkpoint_set") {
+      past = line.value("number", std::uint64_t{0}) == *out.set;
+      return;
+    }
+    const auto k = line.value("index", core::sync_index{0});
+    for (const auto& x : line.value("trainers", nlohmann::json::array())) {
+      const auto t = x.value("trainer", core::trainer_id{0});
+      const auto saved = out.saved.find(t);
+      if (!x.contains("decision") ||
+          (saved != out.saved.end() && x.value("step", std::uint64_t{0}) <= saved->second.step))
+        continue;
+      if (auto d = core::decision_from_json(x["decision"], ""); d && !d->changes.empty())
+        out.replay[t].insert_or_assign(
+            k, core::decision{core::decision::action::go_on, d->changes, {}, {}, d->reason});
+    }
+  });
+  return torn ? core::result<void>{} : torn.error();
+}
+
+} // namespace
 
 core::result<resumed_run> read_resumed(const std::string& directory, core::experiment& exp,
                                        const core::experiment_checkers& checkers,
@@ -53,6 +84,8 @@ core::result<resumed_run> read_resumed(const std::string& directory, core::exper
     out.last_sync = then->last_sync;
     for (std::size_t i = 0; i <= *newest; ++i)
       out.sets.push_back(record->sets[i].set);
+    if (auto ok = read_decisions(directory, out); !ok)
+      return ok.error();
   }
   for (const auto& t : record->trainers) {
     resumed_run::past past;

@@ -24,6 +24,8 @@ struct resumed_run {
   std::vector<past> trainers;
   std::map<core::trainer_id, core::saved_trainer> saved;
   std::optional<core::sync_index> last_sync;
+  /// For those whose state is older than the newest sync point: what was decided for them since.
+  std::map<core::trainer_id, std::map<core::sync_index, core::decision>> replay;
   std::vector<core::checkpoint_set> sets; ///< up to the one that it goes on from
   std::optional<std::uint32_t> set;       ///< its number; none: from the beginning
 };

@@ -174,7 +174,7 @@ TEST_CASE("a trainer that is added joins the rounds") {
   const auto c = run->control();
   const auto added =
       c.add_trainer(
-           R"({"name": "late", "workload": {"type": "walk", "size": 4}, "stop_step": 400, "hyperparameters": {"lr": 0.2}})")
+           R"({"name": "late", "workload": {"type": "walk", "size": 4}, "stop_step": 400, "slot": "1", "hyperparameters": {"lr": 0.2}})")
           .get();
   if (!added)
     FAIL(added.error().text);

@@ -130,6 +130,7 @@ private:
 void mischief::set(table& t, const std::string& who, std::uint64_t at, int times) {
   const std::lock_guard lock(mutex_);
   t[who] = {at, times};
+  changed_.notify_all();
 }
 
 bool mischief::hit(table& t, const std::string& who, std::uint64_t step) {

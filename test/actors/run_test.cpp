@@ -343,6 +343,10 @@ TEST_CASE("an asynchronous experiment waits for nobody and decides for one at a 
   });
   auto run = s.start();
   REQUIRE(s.seen->wait_for_event("trainer_finished")); // t1 passes both while t0 stands
+  REQUIRE(s.seen->wait_for_sync(2));
+  what->hold("t0", 250);
+  REQUIRE(s.seen->wait_for_sync(4));
+  REQUIRE(run->control().status().get()); // the decision is on its way
   what->release();
   const auto summary = run->wait();
   CHECK(summary.outcome == run_outcome_kind::done);

@@ -223,7 +223,7 @@ public:
   ~run_session();
 
   run_control control() const;
-  /// Returns when the run is over.
+  /// Returns when the run is over and its listener has been told everything.
   run_summary wait();
   /// False: the time is over and the run is not.
   bool wait_for(std::chrono::milliseconds time);
