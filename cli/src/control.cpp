@@ -89,7 +89,11 @@ core::result<actors::run_status> status_from_json(const json& j) {
 
 control_desk::control_desk(actors::run_control run) : run_(std::move(run)), thread_([this] { loop(); }) {}
 
-control_desk::~control_desk() {
+control_desk::~control_desk() { finish(); }
+
+void control_desk::finish() {
+  if (!thread_.joinable())
+    return;
   {
     std::lock_guard lock{mutex_};
     stop_ = true;
@@ -113,9 +117,13 @@ void control_desk::await(std::future<core::result<T>> future, answer reply, F as
   };
   {
     std::lock_guard lock{mutex_};
-    arrived_.push_back({std::move(poll), std::move(reply)});
+    if (!stop_) {
+      arrived_.push_back({std::move(poll), std::move(reply)});
+      wake_.notify_one();
+      return;
+    }
   }
-  wake_.notify_one();
+  reply(poll().value_or(refused("the run is over")));
 }
 
 void control_desk::handle(const json& request, answer reply) {

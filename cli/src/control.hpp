@@ -30,8 +30,10 @@ public:
   using answer = std::function<void(nlohmann::json)>;
 
   explicit control_desk(actors::run_control run);
-  /// Requests without an answer get "the run is over".
   ~control_desk();
+
+  /// The run is over: answers that are there are given, all other requests, later ones too, get "the run is over".
+  void finish();
 
   /// Any thread.
   void handle(const nlohmann::json& request, answer reply);

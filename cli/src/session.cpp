@@ -158,6 +158,7 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   if (!server)
     say("troupe: other commands cannot reach this run: " + server.error().text + "\n");
   auto summary = (*run)->wait();
+  desk.finish(); // who asked for what ended the run hears so before the line is closed
   if (server)
     (*server)->stop();
   run->reset(); // before the workers it uses; the listener has heard everything then

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -27,6 +28,7 @@ namespace {
 using local = asio::local::stream_protocol;
 
 constexpr int max_depth = 32;
+constexpr std::chrono::milliseconds answer_grace{500};
 
 nlohmann::json failure(const std::string& text) {
   return {{"ok", false}, {"error", text}};
@@ -65,7 +67,7 @@ struct client {
 } // namespace
 
 struct control_server::impl : std::enable_shared_from_this<control_server::impl> {
-  impl(control_server_settings s, handler h) : settings(std::move(s)), handle(std::move(h)), acceptor(io), pause(io) {}
+  impl(control_server_settings s, handler h) : settings(std::move(s)), handle(std::move(h)), acceptor(io), pause(io), linger(io) {}
 
   control_server_settings settings;
   handler handle;
@@ -73,6 +75,7 @@ struct control_server::impl : std::enable_shared_from_this<control_server::impl>
   asio::io_context io{1};
   local::acceptor acceptor;
   asio::steady_timer pause;
+  asio::steady_timer linger; // after stop(): until when answers may still be written
   std::set<std::shared_ptr<client>> clients; // of the io thread
   bool stopping = false;                     // of the io thread
   std::thread thread;
@@ -169,6 +172,8 @@ asio::awaitable<void> control_server::impl::session(std::shared_ptr<client> c) {
       server.clients.erase(c);
       error_code ignored;
       c->socket.close(ignored);
+      if (server.stopping && server.clients.empty())
+        server.linger.cancel();
     }
   } at_end{*this, c};
   std::string in;
@@ -197,7 +202,11 @@ asio::awaitable<void> control_server::impl::session(std::shared_ptr<client> c) {
     error_code ec;
     while (!c->answer && !stopping)
       co_await c->answered.async_wait(into(ec));
-    if (stopping || !co_await answer(*c, std::move(*c->answer)))
+    if (!c->answer)
+      co_return;
+    const bool sent = co_await answer(*c, std::move(*c->answer));
+    c->answer.reset();
+    if (!sent || stopping)
       co_return;
   }
 }
@@ -264,10 +273,25 @@ void control_server::stop() {
     error_code ignored;
     x->acceptor.close(ignored);
     x->pause.cancel();
+    // Who was answered gets the answer, if it reads it soon; the others are closed.
+    bool answers = false;
     for (const auto& c : x->clients) {
       c->answered.cancel();
-      c->socket.close(ignored);
+      if (c->answer)
+        answers = true;
+      else
+        c->socket.close(ignored);
     }
+    if (!answers)
+      return;
+    x->linger.expires_after(answer_grace);
+    x->linger.async_wait([x](error_code ec) {
+      if (ec)
+        return;
+      error_code also_ignored;
+      for (const auto& c : x->clients)
+        c->socket.close(also_ignored);
+    });
   });
   impl_->thread.join();
 }

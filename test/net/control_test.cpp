@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <mutex>
 #include <vector>
 
@@ -255,5 +256,18 @@ TEST_CASE("a control server starts and stops a hundred times") {
     const auto server = f.start(echo);
     if (i % 10 == 0)
       CHECK(control_call(f.run.path, {{"i", i}}, 5s));
+  }
+}
+
+TEST_CASE("an answer given right before a stop still arrives") {
+  for (int i = 0; i < 50; ++i) {
+    fixture f;
+    std::promise<control_server::reply> asked;
+    auto server = f.start([&](json, control_server::reply answer) { asked.set_value(std::move(answer)); });
+    auto s = dial(server->socket_path());
+    send(s, "{\"do\": \"stop\"}\n");
+    asked.get_future().get()({{"ok", true}});
+    server->stop();
+    REQUIRE(read_line(s) == json{{"ok", true}});
   }
 }

@@ -41,7 +41,7 @@ public:
 
   const std::string& socket_path() const noexcept;
 
-  /// Removes socket and control.json, closes all clients and joins. Idempotent; not to be called from the handler.
+  /// Removes socket and control.json, lets answers that were given be read (half a second at most), closes all clients and joins. Idempotent; not to be called from the handler.
   void stop();
 
 private:
