@@ -369,10 +369,7 @@ void coordinator::finish_run() {
               : any_left                 ? run_outcome_kind::interrupted
               : any_failed               ? run_outcome_kind::failed
                                          : run_outcome_kind::done;
-  const char* outcome = s.outcome == run_outcome_kind::done     ? "done"
-                        : s.outcome == run_outcome_kind::failed ? "failed"
-                                                                : "stopped";
-  event("run_ended", {{"outcome", outcome}, {"reason", run_failure_.text}});
+  event("run_ended", {{"outcome", std::string{to_string(s.outcome)}}, {"reason", run_failure_.text}});
   operations_.clear(); // their askers learn that the run is over
   host_.store->flush([on_end = settings_.on_end, s, host = settings_.host](core::result<void> ok) mutable {
     if (!ok && s.error.text.empty()) {

@@ -276,6 +276,7 @@ TEST_CASE("an interrupted run saves and says how to go on and ends as if it had 
   auto cut = lines_of(run.out()).back();
   CHECK(cut["outcome"] == "interrupted");
   CHECK(contains(troupe(folder.path(), {"show", "cut"}).out, "go on with `troupe resume`"));
+  CHECK(json::parse(troupe(folder.path(), {"show", "cut", "--json"}).out)["outcome"] == "interrupted");
 
   auto rest = troupe(folder.path(), {"resume", "cut", "--slots", "1", "--device", "cpu", "--json"});
   CHECK(rest.status == 0);
