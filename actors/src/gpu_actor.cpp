@@ -84,32 +84,32 @@ mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, 
         if (!m.what)
           return make_error("move_tensor names no tensor");
         const auto& to = state(self).to;
-        auto promise = self->make_response_promise<caf::typed_response_promise<tensor_ref>>();
+        const promise<tensor_ref> answer{self};
         if (m.what.owner() == to.worker()) {
-          promise.deliver(m.what);
-          return promise;
+          answer.deliver(m.what);
+          return answer;
         }
         auto x = std::make_shared<transfer>();
         x->from = m.what;
-        const auto answer = [self = mover_self{self}, promise, x](core::result<void> r) {
+        const auto finish = [self = mover_self{self}, answer, x](core::result<void> r) {
           if (!r)
             x->failure = r.error();
-          anon_mail(gpu_reply{[promise, x]() mutable {
+          anon_mail(gpu_reply{[answer, x] {
             if (x->failure.text.empty())
-              promise.deliver(x->to);
+              answer.deliver(x->to);
             else
-              promise.deliver(make_error(x->failure.text));
+              answer.fail(x->failure.text);
           }}).send(self);
         };
         // The two slots hand the bytes over between themselves; nobody waits.
         x->from.owner()->post([x](gpu::context& ctx) { x->host = gpu_call{ctx, x->from}.download(x->from); },
-                              [x, to, answer](core::result<void> r) {
+                              [x, to, finish](core::result<void> r) {
                                 if (!r)
-                                  return answer(r);
+                                  return finish(r);
                                 to.worker()->post([x, to](gpu::context& ctx) { x->to = gpu_call{ctx, to}.upload(x->host); },
-                                                  answer);
+                                                  finish);
                               });
-        return promise;
+        return answer;
       },
       [](const gpu_reply& x) { x.what(); },
   };

@@ -253,6 +253,43 @@ TEST_CASE("a reply that nobody handles ends neither side") {
   mail(self, stop_now{}).send(replier);
 }
 
+TEST_CASE("a promise that is dropped answers at once and one that is kept answers later") {
+  test_config cfg;
+  caf::actor_system sys{cfg};
+  caf::scoped_actor self{sys};
+  struct keeper_state {
+    std::vector<promise<std::int32_t>> kept;
+  };
+  auto a = sys.spawn([](caf::stateful_actor<keeper_state>* s) -> caf::behavior {
+    return {[=](const add& x) -> result<std::int32_t> {
+              promise<std::int32_t> p{s};
+              if (x.a > 0)
+                state(s).kept.push_back(p);
+              return p;
+            },
+            [=](const spin&) -> result<void> { // all that were kept, then this one
+              promise<void> p{s};
+              for (const auto& k : state(s).kept)
+                k.deliver(7);
+              state(s).kept.clear();
+              p.deliver();
+              p.fail("too late");
+              return p;
+            },
+            [=](const stop_now&) { s->quit(); }};
+  });
+  CHECK(ask<std::int32_t>(self, a, add{0, 0}) == "error: the request was dropped without an answer");
+  std::string first;
+  mail(self, add{0, 0}).send(a); // no request: nobody is told anything
+  auto later = mail(self, add{1, 0}).request(a, 10s);
+  bool done = false;
+  mail(self, spin{}).request(a, 10s).receive([&] { done = true; }, [](caf::error& e) { FAIL(error_text(e)); });
+  CHECK(done);
+  std::move(later).receive([&](std::int32_t x) { first = std::to_string(x); }, [&](caf::error& e) { first = error_text(e); });
+  CHECK(first == "7");
+  mail(self, stop_now{}).send(a);
+}
+
 TEST_CASE("an exit clause decides how the actor ends") {
   test_config cfg;
   caf::actor_system sys{cfg};

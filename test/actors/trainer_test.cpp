@@ -119,7 +119,7 @@ TEST_CASE("a paused trainer stops within a step and goes on where it stood") {
   CHECK(weight_of(*p.blobs->get(end.state.blob)) == sum_to(end.what.step));
 }
 
-TEST_CASE("a thousand quick pairs of pause and resume change no result") {
+TEST_CASE("FAULTS row 1: a thousand quick pairs of pause and resume change no result") {
   process p;
   auto t = p.host(p.order(0, 200000));
   p.tell(t, begin_training{});

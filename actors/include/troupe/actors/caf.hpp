@@ -444,6 +444,52 @@ std::string error_text(const caf::error& x);
 /// The text of an exception in flight.
 std::string exception_text(const std::exception_ptr& x);
 
+// -- answers that come later ------------------------------------------------------------------------------------------
+
+/// Promises the answer to the request at hand: `auto p = promise<int>{self}; …; return p;`, and later, in a turn of the same
+/// actor, `p.deliver(7)` or `p.fail("why")`. Copies are alike. When the last one goes unanswered the requester is told so at once;
+/// CAF 0.17.6 alone would leave it waiting for its timeout. Nothing is sent if the message was no request.
+template <class R>
+class promise {
+public:
+  template <class Self>
+  explicit promise(Self* self) : state_(std::make_shared<state>()) {
+    state_->request = self->current_mailbox_element() && self->current_mailbox_element()->mid.is_request();
+    state_->inner = self->template make_response_promise<caf::typed_response_promise<R>>();
+  }
+  void fail(std::string text) const { state_->fail(std::move(text)); }
+  template <class T = R>
+  void deliver(std::enable_if_t<!std::is_void_v<T>, T> x) const {
+    if (std::exchange(state_->open, false) && state_->request)
+      state_->inner.deliver(std::move(x));
+  }
+  template <class T = R>
+  std::enable_if_t<std::is_void_v<T>> deliver() const {
+    if (!std::exchange(state_->open, false) || !state_->request)
+      return;
+#if TROUPE_CAF_MODERN
+    state_->inner.deliver();
+#else
+    static_cast<caf::response_promise&>(state_->inner).deliver(caf::unit);
+#endif
+  }
+  bool open() const noexcept { return state_->open; }
+  bool is_request() const noexcept { return state_->request; }
+  operator caf::result<R>() const { return state_->inner; }
+
+private:
+  struct state {
+    caf::typed_response_promise<R> inner;
+    bool request = false, open = true;
+    void fail(std::string text) {
+      if (std::exchange(open, false) && request)
+        inner.deliver(make_error(std::move(text)));
+    }
+    ~state() { fail("the request was dropped without an answer"); }
+  };
+  std::shared_ptr<state> state_;
+};
+
 // -- monitors, exits, unexpected messages ----------------------------------------------------------------------------
 
 /// The actors that one actor watches, with a callback for each one's end. Keep one per actor, in its state; at most one watch

@@ -81,14 +81,6 @@ private:
   std::uint64_t last_ = 0;
 };
 
-inline void deliver_nothing(caf::typed_response_promise<void>& promise) {
-#if TROUPE_CAF_MODERN
-  promise.deliver();
-#else
-  static_cast<caf::response_promise&>(promise).deliver(caf::unit);
-#endif
-}
-
 template <class F>
 struct handler_traits : handler_traits<decltype(&F::operator())> {};
 template <class C, class R, class M>
@@ -144,11 +136,10 @@ auto gpu_handler(Self* self, F f) {
   return [self, f](const M& m) -> result<R> {
     auto& st = state(self);
     const auto& element = *self->current_mailbox_element();
-    const bool request = element.mid.is_request();
     // Another process cannot be given what must stay in this one.
     const bool remote = is_remote(element.sender);
     const bool urgent = element.mid.is_urgent_message();
-    auto promise = self->template make_response_promise<caf::typed_response_promise<R>>();
+    const promise<R> answer{self};
     using value_type = std::conditional_t<std::is_void_v<R>, char, R>;
     auto value = std::make_shared<std::optional<value_type>>();
     auto fault = st.queue->add(
@@ -166,29 +157,27 @@ auto gpu_handler(Self* self, F f) {
               value->emplace(f(*user->value, call, m));
           }
         },
-        [self, promise, value, request, remote](const task_outcome& o) mutable {
+        [self, answer, value, remote](const task_outcome& o) {
           auto text = o.failure.text;
           if (local_reason<R>::value != nullptr && text.empty() && remote)
             text = local_reason<R>::value;
-          if (!request) {
-            if (const auto& tell = state(self).queue->options().on_error; tell && !text.empty())
+          if (!text.empty()) {
+            if (const auto& tell = state(self).queue->options().on_error; tell && !answer.is_request())
               tell(text);
-          } else if (!text.empty()) {
-            promise.deliver(make_error(std::move(text)));
+            answer.fail(std::move(text));
+          } else if constexpr (std::is_void_v<R>) {
+            answer.deliver();
           } else {
-            if constexpr (!std::is_void_v<R>)
-              promise.deliver(std::move(**value));
-            else
-              deliver_nothing(promise);
+            answer.deliver(std::move(**value));
           }
         },
         urgent);
     if (fault) {
-      if (!request && st.queue->options().on_error)
+      if (!answer.is_request() && st.queue->options().on_error)
         st.queue->options().on_error(*fault);
-      promise.deliver(make_error(std::move(*fault)));
+      answer.fail(std::move(*fault));
     }
-    return promise;
+    return answer;
   };
 }
 
