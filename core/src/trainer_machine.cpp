@@ -29,6 +29,7 @@ trainer_machine::actions trainer_machine::built(std::uint64_t step, sync_index s
   flight_ = flight::none;
   step_ = step;
   syncs_done_ = syncs_done;
+  decided_ = syncs_done;
   advance(out);
   return out;
 }
@@ -273,6 +274,7 @@ void trainer_machine::take_job(actions& out) {
       return;
     }
     undecided_.reset();
+    decided_ = x.sync + 1;
     stops_ = x.stops;
     break;
   case queued::kind::resume_sync:
@@ -304,8 +306,11 @@ void trainer_machine::drop(actions& out, const queued& x) {
   out.push_back(refuse{x.job, true});
 }
 
+/// Asynchronous: decisions may come late, for any sync point that was reported, but in their order.
 bool trainer_machine::may_apply(sync_index sync) const noexcept {
-  return undecided_ == sync && (plan_.asynchronous || parked_ == sync);
+  if (plan_.asynchronous)
+    return sync >= decided_ && sync < syncs_done_;
+  return undecided_ == sync && parked_ == sync;
 }
 
 /// The sync point to be held at this very step, if any; passes over released ones.

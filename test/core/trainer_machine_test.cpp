@@ -446,6 +446,32 @@ TEST_CASE("an asynchronous trainer reports and goes on and takes its decision la
   CHECK(r.fault == "");
 }
 
+TEST_CASE("an asynchronous trainer takes late decisions in their order and each once") {
+  rig r{every_three(true)};
+  r.complete();
+  r.begin();
+  r.act(r.m.apply(r.ticket(), 0, false)); // not reported yet
+  CHECK(r.m.dropped() == 1);
+  for (int i = 0; i < 4; ++i)
+    r.complete();
+  REQUIRE(r.reports.size() == 2);
+  r.act(r.m.apply(r.ticket(), 0, false)); // late, but none newer was taken
+  r.complete();
+  CHECK(r.with_slot == rig::busy::job);
+  r.complete();
+  r.act(r.m.apply(r.ticket(), 0, false));
+  CHECK(r.m.dropped() == 2);
+  r.act(r.m.apply(r.ticket(), 1, false));
+  CHECK(r.interrupted);
+  r.complete(1);
+  r.complete();
+  r.act(r.m.apply(r.ticket(), 1, false));
+  r.act(r.m.apply(r.ticket(), 0, false));
+  CHECK(r.m.dropped() == 4);
+  r.live_on();
+  CHECK(r.fault == "");
+}
+
 TEST_CASE("a trainer restored at a sync step does not hold it again") {
   rig r{every_three()};
   r.with_slot = rig::busy::none;

@@ -163,6 +163,7 @@ private:
   std::optional<sync_index> called_;
   std::optional<sync_index> parked_;
   std::optional<sync_index> undecided_; ///< the last sync point reported and not decided
+  sync_index decided_ = 0;          ///< asynchronous: decisions for sync points below are over
   std::deque<queued> jobs_;
   std::uint64_t dropped_ = 0;
 };
