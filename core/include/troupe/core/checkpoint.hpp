@@ -92,7 +92,7 @@ result<void> write_checkpoint(const std::string& path, const checkpoint& x);
 result<void> write_checkpoints(std::span<const std::pair<std::string, checkpoint_ptr>> files);
 result<checkpoint> read_checkpoint(const std::string& path);
 
-/// 64-bit hash of names, types, shapes, data and texts (FNV-1a's scheme over 64-bit words; about 4 GB/s), for comparing runs
+/// 64-bit hash of names, types, shapes, data and texts (FNV-1a's scheme over 64-bit words), for comparing runs
 /// and for finding damage. Not a defence against forgery.
 std::uint64_t content_hash(const checkpoint& x) noexcept;
 
