@@ -398,6 +398,12 @@ TEST_CASE("another process is refused a tensor and told the way") {
       rig there{1, 0, true};
       auto remote = there.sys->middleman().remote_actor<maker>("127.0.0.1", port);
       text = remote ? there.fault<tensor_ref>(*remote, iota{3}) : to_string(remote.error());
+      if (remote) { // nor does a message with a tensor leave
+        const auto mine = there.ask<tensor_ref>(spawn_maker(*there.sys, there.places[0]), iota{3});
+        const auto doubler = caf::actor_cast<scaler>(*remote);
+        text += " / " + there.fault<tensor_ref>(doubler, scale{mine, 2});
+        mail(*there.self, scale{mine, 2}).send(doubler);
+      }
     }
     const auto written = ::write(to_parent[1], text.data(), text.size());
     ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
@@ -418,6 +424,7 @@ TEST_CASE("another process is refused a tensor and told the way") {
     caf::anon_send_exit(make, caf::exit_reason::user_shutdown); // a published actor has a handle in the network layer
   }
   CHECK_MESSAGE(text.find("a tensor_ref cannot leave its process: download it") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("invalid_") != std::string::npos, text); // at once, without a timeout
   int status = 1;
   CHECK(::waitpid(child, &status, 0) == child);
   CHECK(status == 0);

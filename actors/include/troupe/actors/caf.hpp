@@ -170,8 +170,8 @@ constexpr const char* first_local_reason() {
 #endif
 
 /// Makes a struct a message that never leaves its process (it may hold a shared_ptr or a function): place it in the struct's
-/// namespace. Serializing one is an error. A message with one in it, mailed to another process nevertheless, is lost on CAF 1.x;
-/// 0.17.6 ignores the error and delivers it empty, so handlers that other processes can reach must expect that.
+/// namespace. Serializing one is an error, and `mail` sends none to another process: a request with one fails at once. (CAF alone
+/// loses it without a word on 1.x and delivers it empty on 0.17.6, where another program may still send such a thing.)
 #define TROUPE_LOCAL_MESSAGE(type) TROUPE_LOCAL_MESSAGE_BECAUSE(type, #type " cannot leave its process")
 /// The same with the text of the error.
 #if TROUPE_CAF_MODERN
@@ -251,20 +251,74 @@ auto& state(Self* self) {
 #endif
 }
 
+/// True if `x` lives in another process.
+bool is_remote(const caf::strong_actor_ptr& x);
+
 // -- mail ------------------------------------------------------------------------------------------------------------
+
+namespace internal {
+
+/// Mail that must not leave its process: to another one it is not sent, and a request fails at once. Made in place, since CAF's
+/// own mail cannot be moved.
+template <class Inner>
+class local_mail {
+public:
+  template <class Make>
+  explicit local_mail(Make make) : inner_(make()) {}
+
+  auto urgent() && {
+    auto make = [this] { return std::move(inner_).urgent(); };
+    return local_mail<decltype(make())>{make};
+  }
+  auto delay(caf::timespan d) && {
+    auto make = [this, d] { return std::move(inner_).delay(d); };
+    return local_mail<decltype(make())>{make};
+  }
+  template <class Handle>
+  void send(const Handle& dst) && {
+    if (dst && !leaves(dst))
+      std::move(inner_).send(dst);
+  }
+  template <class Handle>
+  auto delegate(const Handle& dst) && {
+    return std::move(inner_).delegate(dst);
+  }
+  template <class Handle, class Timeout>
+  auto request(const Handle& dst, Timeout timeout) && {
+    return std::move(inner_).request(leaves(dst) ? Handle{} : dst, timeout); // to nobody: an error
+  }
+
+private:
+  template <class Handle>
+  static bool leaves(const Handle& dst) {
+    return dst && is_remote(caf::actor_cast<caf::strong_actor_ptr>(dst));
+  }
+  Inner inner_;
+};
+
+/// What `make` makes, guarded if one of Ts is local.
+template <class... Ts, class Make>
+auto guard_mail(Make make) {
+  if constexpr (first_local_reason<std::decay_t<Ts>...>() != nullptr)
+    return local_mail<decltype(make())>{make};
+  else
+    return make();
+}
+
+} // namespace internal
 
 #if TROUPE_CAF_MODERN
 
 template <class Self, class... Ts>
 auto mail(Self& self, Ts&&... xs) {
   static_assert(wire_safe_v<Ts...>, "a message may hold no raw reals: send a wire_real instead");
-  return self->mail(std::forward<Ts>(xs)...);
+  return internal::guard_mail<Ts...>([&] { return self->mail(std::forward<Ts>(xs)...); });
 }
 
 template <class... Ts>
 auto anon_mail(Ts&&... xs) {
   static_assert(wire_safe_v<Ts...>, "a message may hold no raw reals: send a wire_real instead");
-  return caf::anon_mail(std::forward<Ts>(xs)...);
+  return internal::guard_mail<Ts...>([&] { return caf::anon_mail(std::forward<Ts>(xs)...); });
 }
 
 #else
@@ -407,7 +461,8 @@ auto mail(Self& self, Ts&&... xs) {
   auto ptr = internal::mail_source(self);
   using builder =
       internal::mail_builder<caf::message_priority::normal, std::remove_pointer_t<decltype(ptr)>, std::decay_t<Ts>...>;
-  return builder{ptr, std::tuple<std::decay_t<Ts>...>{std::forward<Ts>(xs)...}};
+  return internal::guard_mail<Ts...>(
+      [&] { return builder{ptr, std::tuple<std::decay_t<Ts>...>{std::forward<Ts>(xs)...}}; });
 }
 
 /// A message from nobody, from any thread.
@@ -415,7 +470,7 @@ template <class... Ts>
 auto anon_mail(Ts&&... xs) {
   static_assert(wire_safe_v<Ts...>, "a message may hold no raw reals: send a wire_real instead");
   using builder = internal::anon_mail_builder<caf::message_priority::normal, std::decay_t<Ts>...>;
-  return builder{std::tuple<std::decay_t<Ts>...>{std::forward<Ts>(xs)...}};
+  return internal::guard_mail<Ts...>([&] { return builder{std::tuple<std::decay_t<Ts>...>{std::forward<Ts>(xs)...}}; });
 }
 
 #endif
@@ -433,9 +488,6 @@ inline bool failed(const caf::error& x) {
 
 /// True if `why` means that the peer's process or its connection is gone.
 bool is_node_loss(const caf::error& why);
-
-/// True if `x` lives in another process.
-bool is_remote(const caf::strong_actor_ptr& x);
 
 /// An error for a reply, with its text for the reader.
 caf::error make_error(std::string text);
