@@ -35,6 +35,8 @@ if(TROUPE_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TROUPE_SANITIZE}>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
                       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+  # CAF 0.17.6 binds a reference to a null std::tuple<> whenever an actor is spawned without arguments.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null>)
   add_link_options(-fsanitize=${TROUPE_SANITIZE})
 endif()
 
