@@ -164,6 +164,68 @@ struct gather_args {
   vec<std::int32_t> labels;
 };
 
+struct gather_tokens_args {
+  std::int64_t members;
+  data_source data;
+  const member_counters* counters;
+  std::int64_t offset;
+  mat<std::int32_t> tokens;
+  vec<std::int32_t> lengths, labels;
+};
+
+struct gemm_grid_args {
+  std::int64_t members, outer, inner;
+  std::int64_t m, n, k;
+  bool trans_a, trans_b;
+  float alpha;
+  mat_grid<const float> a, b;
+  mat_grid<float> c;
+};
+
+struct embed_args {
+  std::int64_t members;
+  mat<const std::int32_t> tokens;
+  mat<const float> table, positions;
+  mat<float> y;
+};
+
+struct embed_backward_args {
+  std::int64_t members;
+  mat<const std::int32_t> tokens;
+  mat<const float> dy;
+  mat<float> dtable, dpositions;
+};
+
+struct softmax_args {
+  std::int64_t members;
+  float scale;
+  mat<const float> x;
+  vec<const std::int32_t> lengths;
+  mat<float> y;
+};
+
+struct softmax_backward_args {
+  std::int64_t members;
+  float scale;
+  mat<const float> dy, y;
+  mat<float> dx;
+};
+
+/// The mean over a text's tokens, and back: then x is read, or written, n * t rows of it.
+struct mean_tokens_args {
+  std::int64_t members;
+  mat<const float> in;
+  vec<const std::int32_t> lengths;
+  mat<float> out;
+};
+
+struct add_residual_args {
+  std::int64_t members;
+  mat<const float> x;
+  vec<const float> bias;
+  mat<float> y;
+};
+
 struct fill_args {
   std::int64_t members;
   vec<float> x;
@@ -215,6 +277,15 @@ struct kernel_table {
 
   kernel<gather_args<float>> gather_f32;
   kernel<gather_args<bf16>> gather_bf16;
+
+  kernel<gather_tokens_args> gather_tokens;
+  kernel<gemm_grid_args> gemm_grid;
+  kernel<embed_args> embed;
+  kernel<embed_backward_args> embed_backward;
+  kernel<softmax_args> softmax;
+  kernel<softmax_backward_args> softmax_backward;
+  kernel<mean_tokens_args> mean_tokens, mean_tokens_backward;
+  kernel<add_residual_args> add_residual;
 
   kernel<fill_args> fill;
   kernel<axpy_args> axpy;

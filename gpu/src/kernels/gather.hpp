@@ -5,7 +5,26 @@
 
 namespace troupe::gpu::internal::TROUPE_KERNELS {
 
-/// Draws batches: which example each row takes, and its conversion.
+/// Which example each row of a member's batch takes.
+struct batch_order {
+  i64 first, offset, count;
+  permutation order;
+
+  TROUPE_HD static batch_order make(const member_counters* counters, i64 k, i64 offset, i64 count, i64 rows) {
+    batch_order b{0, offset, count, {}};
+    if (offset < 0) {
+      const u64 per_epoch = u64(count / rows), n = counters[k].batch;
+      b.first = i64(n % per_epoch) * rows;
+      b.order = permutation::make(counters[k].seed, n / per_epoch, u64(count));
+    }
+    return b;
+  }
+  TROUPE_HD i64 source(i64 r) const {
+    return offset >= 0 ? least(offset + r, count - 1) : i64(order(u64(first + r)));
+  }
+};
+
+/// Draws batches: the chosen examples and their conversion.
 template <class In, class Out>
 struct gather_op {
   const In* examples;
@@ -17,19 +36,15 @@ struct gather_op {
   vec<i32> labels;
 
   struct batch {
-    gather_op op;
-    i64 first;
-    permutation order;
+    batch_order order;
+    const In* examples;
+    i64 features;
 
-    TROUPE_HD i64 source(i64 r) const {
-      if (op.offset >= 0)
-        return least(op.offset + r, op.count - 1);
-      return i64(order(u64(first + r)));
-    }
+    TROUPE_HD i64 source(i64 r) const { return order.source(r); }
     TROUPE_HD void prefetch(i64 source) const {
 #if !defined(__CUDACC__)
-      const In* p = op.examples + source * op.features;
-      for (i64 i = 0; i < op.features; i += i64(64 / sizeof(In)))
+      const In* p = examples + source * features;
+      for (i64 i = 0; i < features; i += i64(64 / sizeof(In)))
         __builtin_prefetch(p + i);
 #else
       (void)source;
@@ -38,13 +53,7 @@ struct gather_op {
   };
 
   TROUPE_HD batch member(i64 k) const {
-    batch b{*this, 0, {}};
-    if (offset < 0) {
-      const u64 per_epoch = u64(count / x.rows), n = counters[k].batch;
-      b.first = i64(n % per_epoch) * x.rows;
-      b.order = permutation::make(counters[k].seed, n / per_epoch, u64(count));
-    }
-    return b;
+    return {batch_order::make(counters, k, offset, count, x.rows), examples, features};
   }
 
   template <class Team>
@@ -69,6 +78,38 @@ void gather(const launch_target& on, const gather_args<Out>& a) {
     indexed_rows(on, a.members, a.x.rows,
                  gather_op<float, Out>{d.floats, d.labels, d.examples, d.features, a.offset, d.scale, d.shift,
                                        a.counters, a.x, a.labels});
+}
+
+struct gather_tokens_op {
+  gather_tokens_args a;
+
+  struct batch {
+    batch_order order;
+    TROUPE_HD i64 source(i64 r) const { return order.source(r); }
+    TROUPE_HD void prefetch(i64) const {}
+  };
+  TROUPE_HD batch member(i64 k) const {
+    return {batch_order::make(a.counters, k, a.offset, a.data.examples, a.tokens.rows)};
+  }
+
+  template <class Team>
+  TROUPE_HD void row(Team t, i64 k, i64 r, i64 source) const {
+    const std::uint16_t* in = a.data.tokens + source * a.data.features;
+    i32* out = row_of(a.tokens, k, r);
+    t.each(a.data.features, [=](i64 c) { out[c] = in[c]; });
+    if (!t.leader())
+      return;
+    i64 length = a.data.features;
+    while (length > 1 && in[length - 1] == 0)
+      --length;
+    a.lengths.data[k * a.lengths.stride + r] = i32(length);
+    if (a.labels.data != nullptr)
+      a.labels.data[k * a.labels.stride + r] = a.data.labels[source];
+  }
+};
+
+inline void gather_tokens(const launch_target& on, const gather_tokens_args& a) {
+  indexed_rows(on, a.members, a.tokens.rows, gather_tokens_op{a});
 }
 
 } // namespace troupe::gpu::internal::TROUPE_KERNELS

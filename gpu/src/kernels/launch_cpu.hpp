@@ -13,6 +13,8 @@
 ///              elements of a group of 64 (see random.hpp); not called where op.random(member) is false.
 /// rowwise      op(team, member, row): a team of threads shares a row and can sum over it.
 /// indexed_rows op.row(team, member, row, source), where op.member(member).source(row) chose what to read.
+/// scatter_rows rows added up by target: op.out(member, target) = sum of op.row(member, row) over the rows, in order, whose
+///              op.target(member, row) it is; other targets lose the row.
 /// columnwise   op.at(member, row)(column) returns `sums` numbers, added up over the rows; op.finish(member, column,
 ///              totals) takes them. It may write its own element on the way.
 /// member_rows  op.row(team, member, row) returns a value to be added up; op.finish(member, total) takes the sum.
@@ -222,6 +224,27 @@ void indexed_rows(const launch_target&, i64 members, i64 rows, const Op& op) {
         m.prefetch(source[i]);
       for (i64 i = 0; i < count; ++i)
         op.row(team{}, k, r0 + i, source[i]);
+    }
+  }
+}
+
+template <class Op>
+void scatter_rows(const launch_target&, i64 members, i64 rows, i64 targets, i64 cols, const Op& op) {
+  for (i64 k = 0; k < members; ++k) {
+    for (i64 t = 0; t < targets; ++t) {
+      float* out = op.out(k, t);
+      for (i64 c = 0; c < cols; ++c)
+        out[c] = 0;
+    }
+    for (i64 r = 0; r < rows; ++r) {
+      const i64 t = op.target(k, r);
+      if (t < 0 || t >= targets)
+        continue;
+      float* out = op.out(k, t);
+      const float* row = op.row(k, r);
+      TROUPE_VECTORIZE
+      for (i64 c = 0; c < cols; ++c)
+        out[c] += row[c];
     }
   }
 }

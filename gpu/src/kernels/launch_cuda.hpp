@@ -294,6 +294,47 @@ void member_rows(const launch_target& on, i64 members, i64 rows, const std::uint
                                 dim3(32, 16, 1), members, rows, active, op);
 }
 
+/// A block a target, a thread a column. The block looks at as many rows at once as it has threads, so that finding the few rows
+/// that count costs little; each thread then adds them up in order.
+template <class Op>
+__global__ void __launch_bounds__(256) scatter_rows_kernel(i64 members, i64 rows, i64 targets, i64 cols, const Op op) {
+  __shared__ u64 hits[32]; // a byte for each of up to 256 rows
+  for (i64 k = blockIdx.z; k < members; k += gridDim.z)
+    for (i64 t = blockIdx.y; t < targets; t += gridDim.y)
+      for (i64 c0 = i64(blockIdx.x) * blockDim.x; c0 < cols; c0 += i64(gridDim.x) * blockDim.x) {
+        const i64 c = c0 + threadIdx.x;
+        float sum = 0;
+        for (i64 r0 = 0; r0 < rows; r0 += blockDim.x) {
+          const i64 mine = r0 + threadIdx.x;
+          reinterpret_cast<unsigned char*>(hits)[threadIdx.x] = mine < rows && op.target(k, mine) == t ? 1 : 0;
+          __syncthreads();
+          for (unsigned w = 0; c < cols && w < blockDim.x / 8; ++w) {
+            if (hits[w] == 0)
+              continue;
+            for (unsigned i = 8 * w; i < 8 * w + 8; ++i)
+              if (reinterpret_cast<const unsigned char*>(hits)[i] != 0)
+                sum += op.row(k, r0 + i)[c];
+          }
+          __syncthreads();
+        }
+        if (c < cols)
+          op.out(k, t)[c] = sum;
+      }
+}
+
+template <class Op>
+void scatter_rows(const launch_target& on, i64 members, i64 rows, i64 targets, i64 cols, const Op& op) {
+  if (members == 0 || targets == 0 || cols == 0)
+    return;
+  unsigned width = 32;
+  while (width < 256 && i64(width) < cols)
+    width *= 2;
+  enqueue<threads::cooperating>(
+      on, "scatter kernel", scatter_rows_kernel<Op>,
+      dim3(blocks_for(cols, width, limit_x), blocks_for(targets, 1, limit_yz), blocks_for(members, 1, limit_yz)),
+      dim3(width, 1, 1), members, rows, targets, cols, op);
+}
+
 // -- sums over rows ---------------------------------------------------------------------------------------------------
 
 /// A block of 32 columns and 16 threads a column. Where there are few columns and many rows, the rows are split among

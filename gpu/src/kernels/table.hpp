@@ -7,6 +7,8 @@
 #include "kernels/images.hpp"
 #include "kernels/normalization.hpp"
 #include "kernels/optimizer.hpp"
+#include "kernels/products.hpp"
+#include "kernels/sequences.hpp"
 
 namespace troupe::gpu::internal::TROUPE_KERNELS {
 
@@ -39,6 +41,15 @@ constexpr kernel_table make_table(const char* name) {
   t.adamw = adamw;
   t.gather_f32 = gather<float>;
   t.gather_bf16 = gather<bf16>;
+  t.gather_tokens = gather_tokens;
+  t.gemm_grid = gemm_grid;
+  t.embed = embed;
+  t.embed_backward = embed_backward;
+  t.softmax = softmax;
+  t.softmax_backward = softmax_backward;
+  t.mean_tokens = mean_tokens;
+  t.mean_tokens_backward = mean_tokens_backward;
+  t.add_residual = add_residual;
   t.fill = fill;
   t.axpy = axpy;
   t.to_bf16 = convert<float, bf16>;

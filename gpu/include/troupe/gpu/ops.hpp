@@ -167,11 +167,57 @@ struct data_source {
   const std::int32_t* labels = nullptr;
   std::int64_t examples = 0, features = 0;
   float scale = 1, shift = 0;
+  const std::uint16_t* tokens = nullptr; ///< examples x features, for `gather_tokens`; zeros at an example's end are padding
 };
 /// Example i is features numbers from i * features; `labels` may be null.
 template <class Out>
 void gather(context& ctx, std::int64_t members, const data_source& data, const member_counters* counters, std::int64_t offset,
             mat<Out> x, vec<std::int32_t> labels);
+
+/// The same for texts: example i is features tokens from i * features. `lengths` receives the number of tokens up to the last that is
+/// not 0, at least 1; `labels` may be null.
+void gather_tokens(context& ctx, std::int64_t members, const data_source& data, const member_counters* counters, std::int64_t offset,
+                   mat<std::int32_t> tokens, vec<std::int32_t> lengths, vec<std::int32_t> labels);
+
+// -- sequences -----------------------------------------------------------------------------------------------------
+
+/// Row i * t + j of a matrix over n texts of t tokens is token j of text i; `lengths` has n numbers, and tokens of text i from
+/// lengths[i] on are padding, which no result depends on. Attention of `heads` heads over n texts takes its matrices as an
+/// n x heads grid, so that they can lie interleaved as one product with the weights leaves them.
+template <class T>
+struct mat_grid {
+  T* data = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t ld = 0;           ///< elements from row to row, >= cols
+  std::int64_t inner_stride = 0; ///< from head to head
+  std::int64_t outer_stride = 0; ///< from text to text
+  std::int64_t stride = 0;       ///< from member to member
+  operator mat_grid<const T>() const { return {data, rows, cols, ld, inner_stride, outer_stride, stride}; }
+};
+/// C = alpha op(A) op(B) for each of outer x inner matrices of each member: small products, many at once. Sums go along the inner
+/// dimension in order, the same on CPU and GPU. C's matrices may not overlap.
+void gemm_grid(context& ctx, std::int64_t members, std::int64_t outer, std::int64_t inner, bool trans_a, bool trans_b, float alpha,
+               mat_grid<const float> a, mat_grid<const float> b, mat_grid<float> c);
+
+/// y[i * t + j] = table[tokens(i, j)] + positions[j]; `table` has a row for each token there is. A token without a row makes NaN.
+void embed(context& ctx, std::int64_t members, mat<const std::int32_t> tokens, mat<const float> table, mat<const float> positions,
+           mat<float> y);
+/// dtable[v]: the sum of dy's rows whose token is v, in their order; dpositions[j]: of token j of all texts. dy's rows must be dense.
+void embed_backward(context& ctx, std::int64_t members, mat<const std::int32_t> tokens, mat<const float> dy, mat<float> dtable,
+                    mat<float> dpositions);
+
+/// y = softmax(scale * x) along each row, over its first `length` columns; the others become 0. The rows fall into as many equal runs
+/// as `lengths` has numbers; without lengths all columns count. x and y may be the same.
+void softmax(context& ctx, std::int64_t members, float scale, mat<const float> x, vec<const std::int32_t> lengths, mat<float> y);
+/// dx = scale * y * (dy - sum(y * dy)) along each row. dy and dx may be the same.
+void softmax_backward(context& ctx, std::int64_t members, float scale, mat<const float> dy, mat<const float> y, mat<float> dx);
+
+/// y[i] = mean of text i's tokens in x, padding left out.
+void mean_tokens(context& ctx, std::int64_t members, mat<const float> x, vec<const std::int32_t> lengths, mat<float> y);
+void mean_tokens_backward(context& ctx, std::int64_t members, mat<const float> dy, vec<const std::int32_t> lengths, mat<float> dx);
+
+/// y += x + bias, bias along the columns; `bias.data` may be null.
+void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<const float> bias, mat<float> y);
 
 // -- small helpers -------------------------------------------------------------------------------------------------
 
