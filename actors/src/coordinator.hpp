@@ -24,7 +24,7 @@ namespace troupe::actors::internal {
 /// Runs the sync points of one experiment and answers those who steer it.
 ///
 /// The rules of a round are core::sync_engine's; this turns messages into its events and its actions into
-/// messages, keeps the record of every trainer, and sees that decisions are on disk before anyone acts on
+/// messages, keeps the record of every trainer, and sees that decisions are written before anyone acts on
 /// them. Nothing here blocks: disks are behind the store, placement behind the supervisor, listeners behind a
 /// queue.
 ///

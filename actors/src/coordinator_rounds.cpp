@@ -94,7 +94,7 @@ void coordinator::act(core::sync_engine::decide& x) {
   record_round();
 }
 
-/// Nobody acts on a decision before it is on disk.
+/// Nobody acts on a decision before it is written to the record.
 void coordinator::record_round() {
   if (round_.saves && sets_in_flight_ >= max_sets_in_flight) {
     round_.waits = true;

@@ -35,7 +35,7 @@ public:
 
   bool keeps_files() const noexcept { return writer_ != nullptr; }
 
-  /// Durable when `then` is called with success.
+  /// Written when `then` is called with success: it outlives this process. On disk (fsync) with the next set, or `flush`.
   void sync_point(std::shared_ptr<const sync_point_event> x, done then);
   /// An error is given to the next call that has a `done`.
   void event(std::string kind, nlohmann::json details);

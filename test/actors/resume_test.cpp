@@ -96,6 +96,60 @@ TEST_CASE("a run that was cut off anywhere goes on to the same weights") {
   }
 }
 
+TEST_CASE("a power cut that takes lines behind the newest set takes no weights and no decision") {
+  std::map<core::sync_index, nlohmann::json> decided;
+  const auto decisions = [](const sync_point_event& x) {
+    auto out = nlohmann::json::object();
+    for (const auto& [t, d] : x.decisions)
+      out[std::to_string(t)] = core::to_json(d);
+    return out;
+  };
+  set_up whole(uneven(), 2, nullptr, mix);
+  const auto undisturbed = hashes(whole.run());
+  for (const auto& x : whole.seen->sync_points())
+    decided[x.index] = decisions(x);
+  temporary_folder folder;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    core::random_stream rng(seed, "power cut");
+    const auto directory = folder.path("run" + std::to_string(seed));
+    {
+      set_up s(uneven(), 2, nullptr, mix);
+      s.options.directory = directory;
+      auto run = s.start();
+      REQUIRE(s.seen->wait_for_sync(1 + seed));
+      run.reset();
+    }
+    // All that the disk is promised to hold: up to the newest set, or to the first line where there is none. Of what follows any
+    // part may be there, and of the table any.
+    const auto record = core::read_run(directory);
+    REQUIRE(record);
+    const auto log = directory + "/run.jsonl", table = directory + "/metadata.csv";
+    std::uint64_t safe = 0;
+    if (record->sets.empty()) {
+      std::ifstream in(log, std::ios::binary);
+      std::string first;
+      std::getline(in, first);
+      safe = first.size() + 1;
+    } else {
+      safe = record->sets.back().position;
+    }
+    std::filesystem::resize_file(log, safe + (seed == 0 ? 0 : rng.below(std::filesystem::file_size(log) - safe + 1)));
+    std::filesystem::resize_file(table, rng.below(std::filesystem::file_size(table) + 1));
+
+    set_up s(uneven(), 2, nullptr, mix);
+    s.options.directory = directory;
+    s.options.resume = true;
+    const auto summary = s.run();
+    CHECK(summary.outcome == run_outcome_kind::done);
+    for (const auto& t : summary.trainers)
+      if (t.final_hash != 0)
+        CHECK(t.final_hash == undisturbed.at(t.name));
+    for (const auto& x : s.seen->sync_points())
+      CHECK(decisions(x) == decided.at(x.index));
+  }
+}
+
 TEST_CASE("a damaged newest set is passed over for the one before") {
   const auto undisturbed = hashes(set_up(uneven(), 2, nullptr, mix).run());
   temporary_folder folder;

@@ -288,6 +288,30 @@ TEST_CASE("an interrupted run saves and says how to go on and ends as if it had 
   }
 }
 
+TEST_CASE("a killed run has every decision it told of on record and goes on to the same weights") {
+  temporary_folder folder;
+  auto text = short_experiment();
+  text.insert(text.find("\"idle\"") + 6, ", \"step_us\": 200");
+  write_whole(folder / "e.json", text);
+  auto whole = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "whole", "--json"});
+  REQUIRE(whole.status == 0);
+
+  child run{folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "cut", "--json"}};
+  auto told = run.read_until("\"sync_point\"");
+  REQUIRE(told != "");
+  run.signal(SIGKILL);
+  CHECK(run.wait() == 128 + SIGKILL);
+  auto on_record = of_kind(lines_of(read_whole(folder / "cut/run.jsonl")), "sync_point");
+  REQUIRE(!on_record.empty());
+  CHECK(on_record[0]["trainers"] == json::parse(told)["trainers"]);
+
+  auto rest = troupe(folder.path(), {"resume", "cut", "--slots", "2", "--device", "cpu", "--json"});
+  CHECK(rest.status == 0);
+  auto first = lines_of(whole.out).back(), second = lines_of(rest.out).back();
+  for (std::size_t t = 0; t < 3; ++t)
+    CHECK(second["trainers"][t]["state_hash"] == first["trainers"][t]["state_hash"]);
+}
+
 TEST_CASE("a second signal leaves at once") {
   temporary_folder folder;
   auto text = endless_experiment();

@@ -26,7 +26,7 @@ public:
   /// docs/file-formats.md lists the kinds and their members. Written at once, as above.
   virtual result<void> event(std::string_view kind, const nlohmann::json& details) = 0;
   /// A complete set of checkpoints, all of whose files are durable: a point to resume from. On disk (fsync) when it returns,
-  /// with everything before it.
+  /// with all lines of the record before it (the table waits for `flush`).
   virtual result<void> checkpoint_set(const core::checkpoint_set& set) = 0;
   virtual result<void> flush() = 0; ///< brings everything so far to disk (fsync)
 };
