@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include "option_reader.hpp"
 #include "troupe/core/random.hpp"
@@ -98,16 +99,63 @@ core::result<labelled_examples> load_part(const std::string& folder, const std::
   return out;
 }
 
+constexpr std::int64_t longest_text = 4096;
+
+void read_languages(internal::option_reader& in, data_spec& s) {
+  s.path = in.text("path", "");
+  if (const auto* list = in.raw("languages"); list != nullptr) {
+    std::vector<std::string> names;
+    if (list->is_array())
+      for (const auto& x : *list)
+        if (x.is_string())
+          names.push_back(x.get<std::string>());
+    std::set<std::string> distinct(names.begin(), names.end());
+    const bool plain = std::none_of(names.begin(), names.end(), [](const std::string& n) {
+      return n.empty() || n.front() == '.' || n.find('/') != std::string::npos;
+    });
+    if (!list->is_array() || names.size() != list->size() || distinct.size() != names.size() || names.size() < 2
+        || names.size() > 1000 || !plain)
+      in.fault("languages", "must be an array of 2 to 1000 different names of word lists such as \"french\"");
+    else
+      s.languages = std::move(names);
+  }
+  s.words = in.integer("words", s.words, 20, 1 << 22);
+  s.length = in.integer("length", s.length, 1, longest_text);
+  in.finish();
+}
+
+void read_synthetic_text(internal::option_reader& in, data_spec& s) {
+  s.classes = in.integer("classes", 4, 2, 10000);
+  s.vocabulary = in.integer("vocabulary", s.vocabulary, 3, 65536);
+  s.length = in.integer("length", s.length, 1, longest_text);
+  s.train = in.integer("train", s.train, 1, 1 << 24);
+  s.test = in.integer("test", s.test, 1, 1 << 24);
+  s.noise = in.number("noise", 0.2, 0, 1);
+  s.seed = static_cast<std::uint64_t>(in.integer("seed", 1, 0, INT64_MAX));
+  in.finish();
+  if (const auto tokens = (s.train + s.test) * s.length + s.classes * s.vocabulary * 3; tokens > max_floats)
+    in.fault("", "asks for " + std::to_string(tokens) + " tokens, more than " + std::to_string(max_floats)
+                   + ": choose fewer or shorter examples");
+}
+
 } // namespace
 
 data_spec data_spec::from_json(const nlohmann::json& j, std::string_view where, std::vector<core::error>& faults) {
   data_spec s;
   const auto object = j.is_string() ? nlohmann::json::object({{"type", j}}) : j;
   internal::option_reader in(object, std::string(where), faults);
-  s.type = in.choice("type", "fashion_mnist", {"fashion_mnist", "synthetic"});
+  s.type = in.choice("type", "fashion_mnist", {"fashion_mnist", "synthetic", "languages", "synthetic_text"});
   if (s.type == "fashion_mnist") {
     s.path = in.text("path", "");
     in.finish();
+    return s;
+  }
+  if (s.type == "languages") {
+    read_languages(in, s);
+    return s;
+  }
+  if (s.type == "synthetic_text") {
+    read_synthetic_text(in, s);
     return s;
   }
   s.classes = in.integer("classes", s.classes, 2, 10000);
@@ -135,22 +183,43 @@ data_spec data_spec::from_json(const nlohmann::json& j, std::string_view where, 
 std::int64_t data_spec::feature_count() const {
   if (type == "fashion_mnist")
     return 784;
+  if (is_text())
+    return length;
   return height > 0 ? std::int64_t{height} * width * channels : features;
 }
 
 std::int64_t data_spec::class_count() const {
+  if (type == "languages")
+    return static_cast<std::int64_t>(languages.size());
   return type == "fashion_mnist" ? 10 : classes;
 }
 
 bool data_spec::is_image() const {
-  return type == "fashion_mnist" || height > 0;
+  return type == "fashion_mnist" || (type == "synthetic" && height > 0);
+}
+
+bool data_spec::is_text() const {
+  return type == "languages" || type == "synthetic_text";
+}
+
+std::int64_t data_spec::token_count() const {
+  return type == "languages" ? 256 : vocabulary;
+}
+
+std::int64_t data_spec::most_examples() const {
+  if (type == "languages")
+    return class_count() * (words - words / 10);
+  return type == "fashion_mnist" ? 60000 : train;
 }
 
 std::string data_spec::key() const {
   if (type == "fashion_mnist")
     return type + ":" + path;
-  const nlohmann::json j = {type, classes, features, height, width, channels, train, test, clusters, noise, seed};
-  return j.dump();
+  if (type == "languages")
+    return nlohmann::json{type, path, languages, words, length}.dump();
+  if (type == "synthetic_text")
+    return nlohmann::json{type, classes, vocabulary, length, train, test, noise, seed}.dump();
+  return nlohmann::json{type, classes, features, height, width, channels, train, test, clusters, noise, seed}.dump();
 }
 
 std::string fashion_mnist_folder() {
@@ -203,6 +272,10 @@ dataset make_synthetic(const data_spec& spec) {
 core::result<dataset> load_dataset(const data_spec& spec) {
   if (spec.type == "synthetic")
     return make_synthetic(spec);
+  if (spec.type == "synthetic_text")
+    return make_synthetic_text(spec);
+  if (spec.type == "languages")
+    return load_languages(spec);
   return load_fashion_mnist(spec.path.empty() ? fashion_mnist_folder() : spec.path);
 }
 
@@ -229,6 +302,7 @@ data_source resident_data::place(context& ctx, const labelled_examples& x) {
   };
   out.images = on_device(x.images);
   out.floats = on_device(x.floats);
+  out.tokens = on_device(x.tokens);
   out.labels = on_device(x.labels);
   return out;
 }

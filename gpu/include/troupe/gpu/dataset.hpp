@@ -18,10 +18,11 @@
 
 namespace troupe::gpu {
 
-/// Examples with one label each, in host memory. Either `images` or `floats` is filled: examples x features, row-major.
+/// Examples with one label each, in host memory. One of `images`, `floats` and `tokens` is filled: examples x features, row-major.
 struct labelled_examples {
   std::vector<std::uint8_t> images;
   std::vector<float> floats;
+  std::vector<std::uint16_t> tokens; ///< texts; 0 is padding at the end
   std::vector<std::int32_t> labels; ///< 0 … classes - 1
 
   std::int64_t size() const noexcept { return static_cast<std::int64_t>(labels.size()); }
@@ -31,19 +32,26 @@ struct labelled_examples {
 struct dataset {
   std::string name;
   std::int64_t classes = 0;
-  std::int64_t features = 0;                     ///< numbers per example
+  std::int64_t features = 0;                     ///< numbers per example; of texts, tokens
+  std::int64_t vocabulary = 0;                   ///< texts: how many tokens there are, padding included; 0: not texts
   std::int32_t height = 0, width = 0, channels = 0; ///< of images (NHWC); 0: not images
   float scale = 1, shift = 0;                    ///< what a network sees of a byte: byte * scale + shift
   labelled_examples train, test;
 
   bool is_image() const noexcept { return height > 0; }
+  bool is_text() const noexcept { return vocabulary > 0; }
 };
 using dataset_ptr = std::shared_ptr<const dataset>;
 
-/// Which data set, as a workload's "data" option names it: "fashion_mnist", "synthetic", or an object with "type".
+/// Which data set, as a workload's "data" option names it: "fashion_mnist", "synthetic", "languages", "synthetic_text", or an
+/// object with "type".
 struct data_spec {
   std::string type = "fashion_mnist";
-  std::string path;              ///< fashion_mnist: the folder; empty: see `fashion_mnist_folder`
+  std::string path;              ///< the folder of fashion_mnist (empty: see `fashion_mnist_folder`) or of languages' word lists
+  std::vector<std::string> languages = {"american-english", "french", "italian", "ngerman", "spanish"}; ///< word lists, a class each
+  std::int64_t words = 20000;    ///< languages: the most of each
+  std::int64_t length = 16;      ///< texts: tokens of the longest
+  std::int64_t vocabulary = 24;  ///< synthetic_text: tokens there are, padding included
   std::int64_t classes = 10;     ///< synthetic, as all that follow
   std::int64_t features = 32;    ///< of examples that are not images
   std::int32_t height = 0, width = 0, channels = 1; ///< height > 0: images
@@ -58,7 +66,12 @@ struct data_spec {
   std::int64_t feature_count() const; ///< without loading: features, or height * width * channels
   std::int64_t class_count() const;
   bool is_image() const;
+  bool is_text() const;
+  std::int64_t token_count() const;   ///< texts: the vocabulary's size
+  std::int64_t most_examples() const; ///< for training; languages have fewer where their word lists do
   std::string key() const;            ///< equal for equal data
+  /// Says which files are absent and which Debian packages have them; empty if all are there or none are needed.
+  std::string missing_files() const;
 };
 
 /// Where Debian's package dataset-fashion-mnist puts its files; `TROUPE_DATA_DIR`, where set, replaces
@@ -72,6 +85,16 @@ core::result<dataset> load_fashion_mnist(const std::string& folder);
 /// Gaussian clouds: `clusters` centres per class, examples around them, every class equally often. A function of the spec
 /// alone.
 dataset make_synthetic(const data_spec& spec);
+
+/// The words of several languages, each to be told by its letters: texts of UTF-8 bytes, so of 256 tokens, cut at `spec.length`. From
+/// word lists with a word a line (Debian's wamerican, wfrench, …; UTF-8 or Latin-1), in lower case, without words that hold
+/// anything but letters, and without those that are in several of the lists. Of each list the first `spec.words` in the order of
+/// their FNV-1a hashes; the last tenth of these is for testing. An error names the file and, if it is absent, Debian's package.
+core::result<dataset> load_languages(const data_spec& spec);
+
+/// Texts that each class makes by a habit of its own: after each token follows one of three that the class and the token decide,
+/// or, with probability `noise`, any. Lengths vary from half of `length` on. A function of the spec alone.
+dataset make_synthetic_text(const data_spec& spec);
 
 /// Loads or makes what `spec` names.
 core::result<dataset> load_dataset(const data_spec& spec);
