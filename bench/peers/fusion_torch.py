@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Many small models at once in PyTorch, in every way that PyTorch offers, on a CPU or a GPU: the peers of bench/fusion.cpp.
+
+    fusion_torch.py --device cpu --model small --members 16 --mode stacked
+    fusion_torch.py --device cuda --model mlp --members 64 --mode graph --data random
+
+Modes: eager (one model after the other), compile (torch.compile of each), vmap (torch.func over stacked modules), stacked (batched
+products and grouped convolutions written by hand, as HFTA does), graph (stacked, one step captured as a CUDA graph and
+replayed). On a CPU the members are shared out among processes of one thread each, PyTorch's best there. Prints one line of JSON.
+"""
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+# As in bench/fusion.cpp: widths of the hidden layers, batch.
+DENSE = {"tiny": ((16,), 8), "small": ((64, 64), 32), "mlp": ((256, 256), 128)}
+BATCH = {**{k: b for k, (_, b) in DENSE.items()}, "cnn": 128}
+LR, MOMENTUM = 0.01, 0.9
+
+
+def load(args, torch):
+    if args.data == "random":
+        g = torch.Generator().manual_seed(1)
+        x, y = torch.rand(60000, 784, generator=g), torch.randint(10, (60000,), generator=g)
+    else:
+        import train_torch
+        x, y = train_torch.load(args.data, "train")
+    return x.to(args.device), y.to(args.device)
+
+
+def make_model(name):
+    from torch import nn
+
+    if name == "cnn":
+        import train_torch
+        return train_torch.make_model("cnn")
+    widths = (784, *DENSE[name][0])
+    layers = [m for a, b in zip(widths, widths[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+
+
+class Batches:
+    """The next batch of each member: every member has its own order of the data."""
+
+    def __init__(self, torch, examples, batch, members, device):
+        self.torch, self.n, self.b, self.k, self.device = torch, examples, batch, members, device
+        self.orders, self.at = None, examples
+
+    def rows(self):
+        if self.orders is None or self.at + self.b > self.n:
+            self.orders = self.torch.stack([self.torch.randperm(self.n, device=self.device) for _ in range(self.k)])
+            self.at = 0
+        out = self.orders[:, self.at:self.at + self.b]
+        self.at += self.b
+        return out
+
+
+class Alone:
+    """One model after the other: what people write first."""
+
+    def __init__(self, torch, args, x, y, members):
+        self.x, self.y = x, y
+        self.models = [make_model(args.model).to(args.device) for _ in range(members)]
+        self.steps = [torch.compile(m, mode="reduce-overhead" if args.device != "cpu" else None) if args.mode == "compile"
+                      else m for m in self.models]
+        self.optimizers = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM) for m in self.models]
+        self.loss = torch.nn.CrossEntropyLoss()
+        self.batches = Batches(torch, len(x), BATCH[args.model], members, args.device)
+
+    def step(self):
+        for model, optimizer, rows in zip(self.steps, self.optimizers, self.batches.rows()):
+            optimizer.zero_grad(set_to_none=True)
+            self.loss(model(self.x[rows]), self.y[rows]).backward()
+            optimizer.step()
+
+
+class Vmapped:
+    def __init__(self, torch, args, x, y, members):
+        from torch.func import functional_call, grad, stack_module_state, vmap
+
+        self.torch, self.x, self.y = torch, x, y
+        models = [make_model(args.model).to(args.device) for _ in range(members)]
+        params, _ = stack_module_state(models)
+        self.params = {k: v.detach() for k, v in params.items()}
+        self.momentum = {k: torch.zeros_like(v) for k, v in self.params.items()}
+        base = make_model(args.model).to("meta")
+
+        def loss(p, bx, by):
+            return torch.nn.functional.cross_entropy(functional_call(base, p, (bx,)), by)
+
+        self.gradients = vmap(grad(loss))
+        self.batches = Batches(torch, len(x), BATCH[args.model], members, args.device)
+
+    def step(self):
+        torch, rows = self.torch, self.batches.rows()
+        grads = self.gradients(self.params, self.x[rows], self.y[rows])
+        keys = list(self.params)
+        v, g, p = ([d[k] for k in keys] for d in (self.momentum, grads, self.params))
+        with torch.no_grad():
+            torch._foreach_mul_(v, MOMENTUM)
+            torch._foreach_add_(v, g)
+            torch._foreach_add_(p, v, alpha=-LR)
+
+
+class Stacked:
+    """Linear layers as batched products, convolutions as grouped ones; one optimizer step over all members."""
+
+    def __init__(self, torch, args, x, y, members):
+        self.torch, self.args, self.x, self.y, self.k = torch, args, x, y, members
+        self.b = BATCH[args.model]
+        models = [make_model(args.model).to(args.device) for _ in range(members)]
+        self.plan, self.params = [], []
+        for layer in zip(*[list(m) for m in models]):
+            first = layer[0]
+            if isinstance(first, torch.nn.Linear):
+                w = torch.stack([m.weight.detach().t() for m in layer]).contiguous()
+                bias = torch.stack([m.bias.detach() for m in layer]).unsqueeze(1)
+                self.add("linear", w, bias)
+            elif isinstance(first, torch.nn.Conv2d):
+                self.add("conv", torch.cat([m.weight.detach() for m in layer]), torch.cat([m.bias.detach() for m in layer]))
+            else:
+                self.plan.append((type(first).__name__, None))
+        self.momentum = [torch.zeros_like(p) for p in self.params]
+        self.batches = Batches(torch, len(x), self.b, members, args.device)
+        self.rows = torch.empty(members * self.b, dtype=torch.long, device=args.device)
+        self.graph = self.capture() if args.mode == "graph" else None
+
+    def add(self, kind, w, bias):
+        for p in (w, bias):
+            self.params.append(self.torch.nn.Parameter(p.clone()))
+        self.plan.append((kind, len(self.params) - 2))
+
+    def forward(self, h):
+        torch, k, b = self.torch, self.k, self.b
+        for kind, at in self.plan:
+            if kind == "linear":
+                h = torch.baddbmm(self.params[at + 1], h, self.params[at])
+            elif kind == "ReLU":
+                h = h.relu()
+            elif kind == "Unflatten":
+                h = h.view(k, b, 1, 28, 28).transpose(0, 1).reshape(b, k, 28, 28)
+            elif kind == "conv":
+                h = torch.nn.functional.conv2d(h, self.params[at], self.params[at + 1], padding=1, groups=k)
+            elif kind == "MaxPool2d":
+                h = torch.nn.functional.max_pool2d(h, 2)
+            else:  # Flatten
+                h = h.reshape(b, k, -1).transpose(0, 1)
+        return h
+
+    def train(self):
+        torch = self.torch
+        out = self.forward(self.x[self.rows].view(self.k, self.b, -1))
+        loss = torch.nn.functional.cross_entropy(out.reshape(self.k * self.b, -1), self.y[self.rows]) * self.k
+        grads = torch.autograd.grad(loss, self.params)
+        with torch.no_grad():
+            torch._foreach_mul_(self.momentum, MOMENTUM)
+            torch._foreach_add_(self.momentum, grads)
+            torch._foreach_add_([p.data for p in self.params], self.momentum, alpha=-LR)
+
+    def capture(self):
+        torch = self.torch
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.rows.copy_(self.batches.rows().reshape(-1))
+                self.train()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.train()
+        return graph
+
+    def step(self):
+        self.rows.copy_(self.batches.rows().reshape(-1))
+        self.graph.replay() if self.graph else self.train()
+
+
+KINDS = {"eager": Alone, "compile": Alone, "vmap": Vmapped, "stacked": Stacked, "graph": Stacked}
+
+
+def work(args, index, members, barrier, results):
+    import torch
+
+    torch.manual_seed(1 + index)
+    if args.device == "cpu":
+        torch.set_num_threads(1)
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[index % len(cores)]})
+    elif args.tf32:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    x, y = load(args, torch)
+    group = KINDS[args.mode](torch, args, x, y, members)
+    wait = torch.cuda.synchronize if args.device != "cpu" else (lambda: None)
+    for _ in range(args.warm_up):
+        group.step()
+    wait()
+    barrier.wait()
+    start, steps = time.perf_counter(), 0
+    while True:
+        for _ in range(args.chunk):
+            group.step()
+        steps += args.chunk
+        wait()
+        seconds = time.perf_counter() - start
+        if seconds >= args.seconds:
+            break
+    results.put(steps * members / seconds)
+    barrier.wait()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--model", choices=sorted(BATCH), default="small")
+    p.add_argument("--mode", choices=sorted(KINDS), default="eager")
+    p.add_argument("--members", type=int, default=16)
+    p.add_argument("--device", default="cpu", help="cpu or cuda")
+    p.add_argument("--tf32", action="store_true", help="GPU: products on tensor cores")
+    p.add_argument("--processes", type=int, default=2, help="CPU: of one thread each")
+    p.add_argument("--seconds", type=float, default=2)
+    p.add_argument("--chunk", type=int, default=4, help="steps of all members between two looks at the clock")
+    p.add_argument("--warm-up", type=int, default=16)
+    p.add_argument("--data", default=os.path.join(os.environ.get("TROUPE_DATA_DIR") or "/usr/share/datasets", "fashion-mnist"),
+                   help="folder of Fashion-MNIST, or \"random\"")
+    args = p.parse_args()
+    if args.mode == "graph" and args.device == "cpu":
+        p.error("--mode graph needs --device cuda")
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # before torch starts its pools
+        os.environ[name] = "1"
+    count = min(args.processes, args.members) if args.device == "cpu" else 1
+    shares = [args.members // count + (i < args.members % count) for i in range(count)]
+    ctx = multiprocessing.get_context("spawn")
+    barrier, results = ctx.Barrier(count), ctx.Queue()
+    children = [ctx.Process(target=work, args=(args, i, shares[i], barrier, results)) for i in range(count)]
+    for c in children:
+        c.start()
+    rates = []
+    while len(rates) < count:
+        try:
+            rates.append(results.get(timeout=1))
+        except Exception:  # queue.Empty; a child that died says why on stderr
+            if any(c.exitcode not in (None, 0) for c in children):
+                for c in children:
+                    c.kill()
+                sys.exit("fusion_torch: a process failed")
+    for c in children:
+        c.join()
+    import torch
+    print(json.dumps({"program": f"torch {torch.__version__}", "mode": args.mode, "model": args.model, "device": args.device,
+                      "members": args.members, "batch": BATCH[args.model], "processes": count, "tf32": args.tf32,
+                      "member_steps_per_second": sum(rates), "samples_per_second": sum(rates) * BATCH[args.model]}))
+
+
+if __name__ == "__main__":
+    main()
