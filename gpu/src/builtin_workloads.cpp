@@ -1,4 +1,4 @@
-#include "model_workload.hpp"
+#include "builtin_workloads.hpp"
 
 namespace troupe::gpu {
 

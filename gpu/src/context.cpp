@@ -13,7 +13,8 @@ void buffer::release() noexcept {
   owner_.reset();
 }
 
-context::context(slot_options options) : options_(std::move(options)), owner_(std::this_thread::get_id()) {
+context::context(slot_options options)
+    : options_(std::move(options)), owner_(std::make_shared<context_watch::owner>(std::this_thread::get_id())) {
   impl_ = options_.device.kind == device_kind::cpu ? internal::make_cpu_backend(options_)
                                                    : internal::make_cuda_backend(options_);
   impl_->bind();
@@ -21,15 +22,18 @@ context::context(slot_options options) : options_(std::move(options)), owner_(st
   stream_ = impl_->stream();
 }
 
-context::~context() { impl_->close(); }
+context::~context() {
+  owner_->store(std::thread::id{}, std::memory_order_relaxed);
+  impl_->close();
+}
 
 void context::bind() {
   impl_->bind();
-  owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  owner_->store(std::this_thread::get_id(), std::memory_order_relaxed);
 }
 
 void context::check_thread() const {
-  if (owner_.load(std::memory_order_relaxed) != std::this_thread::get_id())
+  if (owner_->load(std::memory_order_relaxed) != std::this_thread::get_id())
     throw std::logic_error(
         impl_->label() +
         ": its context was used from a thread that does not own it; send the work to the slot instead");

@@ -1,7 +1,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "model_workload.hpp"
+#include "builtin_workloads.hpp"
 #include "option_reader.hpp"
 #include "troupe/gpu/basic_workload.hpp"
 

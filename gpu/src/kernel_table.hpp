@@ -70,6 +70,7 @@ struct norm_args {
   vec<const float> gain, bias;
   float eps, rate;
   mat<float> y, stats, running;
+  const std::uint8_t* active;
 };
 
 struct norm_backward_args {
@@ -250,7 +251,8 @@ template <class Args>
 using kernel = void (*)(const launch_target&, const Args&);
 
 struct kernel_table {
-  const char* name; ///< "cpu_baseline", "cpu_v3", "cpu_v4" or "cuda"
+  const char* name;    ///< "cpu_baseline", "cpu_v3", "cpu_v4" or "cuda"
+  bool wants_many;     ///< one launch over many members costs hardly more than over one
 
   kernel<bias_act_args<float>> bias_act_f32;
   kernel<bias_act_args<bf16>> bias_act_bf16;

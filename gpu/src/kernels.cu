@@ -5,6 +5,6 @@
 namespace troupe::gpu::internal::cuda {
 
 extern const kernel_table table;
-const kernel_table table = make_table("cuda");
+const kernel_table table = make_table("cuda", true);
 
 } // namespace troupe::gpu::internal::cuda

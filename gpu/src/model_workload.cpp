@@ -1,74 +1,106 @@
-#include "model_workload.hpp"
+#include "troupe/gpu/model_workload.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
 #include <stdexcept>
 
-#include <nlohmann/json.hpp>
-
+#include "kernel_table.hpp"
 #include "model_hyperparameters.hpp"
 #include "option_reader.hpp"
-#include "troupe/gpu/training_group.hpp"
 
-namespace troupe::gpu::internal {
+namespace troupe::gpu {
 
 namespace {
 
-/// One network in training: a group of one member.
+using clock = std::chrono::steady_clock;
+using internal::default_hyperparameters;
+using internal::hyperparameter_faults;
+
+/// Models in training together; holds the steps of those that run.
+class model_group final : public fusion {
+public:
+  model_group(context& ctx, group_options how)
+    : group(ctx, std::move(how)), watch(ctx.watch()), waits_(!ctx.kernels().wants_many) {
+  }
+
+  void run(context& ctx, std::span<fused_run> runs) override;
+
+  training_group group;
+  const context_watch watch;
+
+private:
+  static constexpr std::chrono::milliseconds turn_time{2};
+
+  void take(std::span<const std::int64_t> members, std::span<fused_run> runs, std::uint64_t steps);
+  void run_turns(context& ctx, std::span<fused_run> runs);
+  void run_at_once(context& ctx, std::span<fused_run> runs);
+  bool one_is_done(std::span<const std::int64_t> members, std::span<const fused_run> runs) const;
+
+  const bool waits_; ///< a step is done when it returns, as on the CPU
+  std::vector<std::int64_t> members_;
+  std::vector<std::size_t> run_of_; ///< by member
+  std::vector<training_group::losses> losses_;
+  std::int64_t next_ = 0;           ///< the member whose turn it is
+  clock::duration had_{};           ///< of its turn
+  std::uint64_t chunk_ = 1;
+};
+
+/// One model: a member of a group.
 class model_workload final : public workload {
 public:
-  model_workload(context& ctx, model_kind kind, const model_options& options, const workload_config& cfg, data_cache& cache)
-    : kind_(kind), hp_(default_hyperparameters(options.optimizer)),
-      group_(ctx, options.network, options.optimizer, 1, options.batch, resident(ctx, options.data, cache)) {
-    set(ctx, cfg.hp);
-    group_.reset(0, cfg.seed);
+  model_workload(context& ctx, const workload_config& cfg, std::string signature, std::shared_ptr<model_group> group)
+    : group_(std::move(group)), member(group_->group.join(cfg.seed)), signature_(std::move(signature)),
+      hp_(default_hyperparameters(group_->group.optimizer())) {
+    try {
+      set(ctx, cfg.hp);
+    } catch (...) {
+      group_->group.leave(member);
+      throw;
+    }
+  }
+
+  ~model_workload() override {
+    // Dropped elsewhere, or after the context, it leaves a group that trains no more.
+    if (group_->watch.here())
+      group_->group.leave(member);
   }
 
   double step(context& ctx) override { return run(ctx, 1).loss_sum; }
 
   run_report run(context& ctx, std::uint64_t max_steps) override {
-    run_report out;
-    // The CPU has done a step when it returns. A GPU is given as many as keep it busy for a while; that number depends on
-    // the clock, results do not.
-    const bool waits = ctx.kind() == device_kind::cpu;
-    while (out.steps < max_steps && (out.steps == 0 || !ctx.should_yield())) {
-      const auto n = waits ? 1 : std::min(chunk_, max_steps - out.steps);
-      const auto start = std::chrono::steady_clock::now();
-      for (std::uint64_t i = 0; i < n; ++i)
-        group_.step();
-      out.loss_sum += take_loss(n);
-      out.steps += n;
-      if (!waits)
-        adapt_chunk(n, std::chrono::steady_clock::now() - start);
-    }
-    return out;
+    fused_run alone{this, max_steps, {}, nullptr};
+    group_->run(ctx, {&alone, 1});
+    if (alone.failure)
+      std::rethrow_exception(alone.failure);
+    return alone.report;
   }
+
+  fusion* fused_with() noexcept override { return group_.get(); }
 
   evaluation evaluate(context&) override {
     evaluation out;
-    const auto quality = group_.evaluate().front();
+    const auto quality = group().evaluate(member);
     out.accuracy = quality.accuracy;
     out.numbers["eval_loss"] = quality.loss;
-    out.grad_norm = group_.gradient_norms().front();
-    const auto drawn = group_.counters(0).batch;
-    out.epoch = static_cast<double>(drawn) / static_cast<double>(group_.batches_per_epoch());
-    out.samples = drawn * static_cast<std::uint64_t>(group_.batch());
+    out.grad_norm = group().gradient_norm(member);
+    const auto drawn = group().counters(member).batch;
+    out.epoch = static_cast<double>(drawn) / static_cast<double>(group().batches_per_epoch());
+    out.samples = drawn * static_cast<std::uint64_t>(group().batch());
     return out;
   }
 
-  void save(context&, core::checkpoint& out) override { group_.save(0, out); }
+  void save(context&, core::checkpoint& out) override { group().save(member, out); }
 
   void load(context&, const core::checkpoint& in, load_mode mode) override {
-    group_.load(0, in, mode == load_mode::everything);
+    group().load(member, in, mode == load_mode::everything);
   }
 
   core::result<void> check(const core::hyperparameters& changes) const override {
     auto merged = hp_;
     merged.update(changes);
     std::string text;
-    for (const auto& [key, fault] : hyperparameter_faults(group_.optimizer(), merged))
+    for (const auto& [key, fault] : hyperparameter_faults(group_->group.optimizer(), merged))
       text += (text.empty() ? "" : "; ") + key + ": " + fault;
     if (!text.empty())
       return core::error{core::errc::invalid_argument, std::move(text)};
@@ -79,7 +111,7 @@ public:
     if (auto ok = check(changes); !ok)
       throw std::invalid_argument(ok.error().text);
     hp_.update(changes);
-    group_.set_params(0, to_params(group_.optimizer(), hp_));
+    group().set_params(member, internal::to_params(group().optimizer(), hp_));
   }
 
   bool is_weight(std::string_view tensor) const override {
@@ -87,93 +119,136 @@ public:
     return tensor.starts_with("weights.") || tensor.starts_with("statistics.");
   }
 
-  std::string signature() const override {
-    const auto& data = group_.data().host();
-    return (kind_ == model_kind::mlp ? "mlp " : "cnn ") + group_.net().spec().describe() + " on " + data.name + " with "
-           + std::string(to_string(group_.optimizer()));
-  }
-
-  std::uint64_t memory_bytes() const override { return group_.memory_bytes(); }
+  std::string signature() const override { return signature_; }
+  std::uint64_t memory_bytes() const override { return group_->group.memory_bytes_per_member(); }
 
 private:
-  static std::shared_ptr<const resident_data> resident(context& ctx, const data_spec& spec, data_cache& cache) {
-    auto data = cache.get(spec);
-    if (!data)
-      throw std::runtime_error(data.error().text);
-    return cache.resident(ctx, *data);
-  }
+  training_group& group() const { return group_->group; }
 
-  double take_loss(std::uint64_t steps) {
-    const auto losses = group_.take_losses(0);
-    if (losses.not_finite)
-      throw not_finite("the loss is not finite at step "
-                       + std::to_string(group_.counters(0).step) + (steps > 1 ? " or shortly before" : "")
-                       + ": lower the learning rate or set clip_norm");
+  std::shared_ptr<model_group> group_;
+
+public:
+  const std::int64_t member;
+
+private:
+  std::string signature_;
+  core::hyperparameters hp_; ///< complete
+};
+
+void model_group::run(context& ctx, std::span<fused_run> runs) {
+  members_.clear();
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto member = static_cast<model_workload*>(runs[i].work)->member;
+    members_.push_back(member);
+    if (run_of_.size() <= static_cast<std::size_t>(member))
+      run_of_.resize(static_cast<std::size_t>(member) + 1);
+    run_of_[static_cast<std::size_t>(member)] = i;
+  }
+  group.set_active(members_);
+  losses_.resize(runs.size());
+  if (waits_)
+    run_turns(ctx, runs);
+  else
+    run_at_once(ctx, runs);
+}
+
+/// Counts `steps` more of these members, and fails those whose loss is not finite.
+void model_group::take(std::span<const std::int64_t> members, std::span<fused_run> runs, std::uint64_t steps) {
+  const auto losses = std::span(losses_).first(members.size());
+  group.take_losses(members, losses);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    auto& r = runs[run_of_[static_cast<std::size_t>(members[i])]];
+    if (losses[i].not_finite) {
+      r.failure = std::make_exception_ptr(not_finite("the loss is not finite at step " + std::to_string(losses[i].step)
+                                                     + (steps > 1 ? " or shortly before" : "")
+                                                     + ": lower the learning rate or set clip_norm"));
+      continue;
+    }
     // A multiple of 2^-32: sums of these are exact, so they do not depend on how steps are grouped.
     constexpr double unit = 4294967296.0;
-    return std::nearbyint(losses.sum * unit) / unit;
+    r.report.loss_sum += std::nearbyint(losses[i].sum * unit) / unit;
+    r.report.steps += steps;
   }
+}
 
-  void adapt_chunk(std::uint64_t done, std::chrono::steady_clock::duration took) {
-    using namespace std::chrono_literals;
-    if (done == chunk_ && took < 500us && chunk_ < 256)
+bool model_group::one_is_done(std::span<const std::int64_t> members, std::span<const fused_run> runs) const {
+  return std::any_of(members.begin(), members.end(), [&](std::int64_t member) {
+    const auto& r = runs[run_of_[static_cast<std::size_t>(member)]];
+    return r.failure != nullptr || r.report.steps >= r.max_steps;
+  });
+}
+
+/// Each turn's members have the caches to themselves for a while, as they would have alone.
+void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
+  const auto n = group.turns();
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < n; ++i)
+    if (const auto who = group.turn(i); std::find(who.begin(), who.end(), next_) != who.end())
+      at = i;
+  if (group.turn(at).front() != next_)
+    had_ = {};
+  for (;; at = (at + 1) % n, had_ = {}) {
+    const auto who = group.turn(at);
+    next_ = who.front();
+    const auto whole = turn_time * static_cast<int>(who.size());
+    for (auto now = clock::now(), end = now + whole - had_; n == 1 || now < end; now = clock::now()) {
+      group.step(at);
+      take(who, runs, 1);
+      const bool over = one_is_done(who, runs);
+      if (over || ctx.should_yield()) {
+        had_ = whole - (end - clock::now());
+        return;
+      }
+    }
+  }
+}
+
+/// A GPU is given as many steps as keep it busy for a while; that number depends on the clock, results do not.
+void model_group::run_at_once(context& ctx, std::span<fused_run> runs) {
+  using namespace std::chrono_literals;
+  do {
+    auto n = chunk_;
+    for (const auto& r : runs)
+      n = std::min(n, r.max_steps - r.report.steps);
+    const auto start = clock::now();
+    for (std::uint64_t i = 0; i < n; ++i)
+      group.step();
+    take(members_, runs, n);
+    const auto took = clock::now() - start;
+    if (n == chunk_ && took < 500us && chunk_ < 256)
       chunk_ *= 2;
     else if (took > 2ms && chunk_ > 1)
       chunk_ /= 2;
-  }
-
-  model_kind kind_;
-  core::hyperparameters hp_; ///< complete
-  training_group group_;
-  std::uint64_t chunk_ = 1;
-};
-
-/// The first of Fashion-MNIST's files that is not there, else empty.
-std::string missing_file(const data_spec& spec) {
-  if (spec.type != "fashion_mnist")
-    return {};
-  const auto folder = spec.path.empty() ? fashion_mnist_folder() : spec.path;
-  for (const auto* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
-                           "t10k-labels-idx1-ubyte.gz"}) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(folder + "/" + name, ignored))
-      return folder + "/" + name;
-  }
-  return {};
+  } while (!one_is_done(members_, runs) && !ctx.should_yield());
 }
 
 } // namespace
 
-workload_registry::factory model_factory(model_kind kind, std::shared_ptr<data_cache> cache) {
-  return [kind, cache = std::move(cache)](context& ctx, const workload_config& cfg) -> std::unique_ptr<workload> {
-    std::vector<core::error> faults;
-    const auto options = read_model_options(kind, *cfg.options, "/workload", faults);
-    for (const auto& [key, text] : hyperparameter_faults(options.optimizer, cfg.hp))
-      faults.push_back({core::errc::invalid_argument, "/hyperparameters/" + pointer_token(key) + ": " + text});
-    if (!faults.empty()) {
-      std::string all;
-      for (const auto& f : faults)
-        all += (all.empty() ? "" : "; ") + f.text;
-      throw std::invalid_argument(all);
+std::unique_ptr<workload> make_model_workload(context& ctx, const workload_config& cfg, trained_model what) {
+  const auto optimizer = std::string(to_string(what.how.optimizer));
+  const auto signature = what.kind + " " + what.architecture + " on " + what.how.data->host().name + " with " + optimizer;
+  const auto make = [&] { return std::make_shared<model_group>(ctx, what.how); };
+  if (!cfg.fuse)
+    return std::make_unique<model_workload>(ctx, cfg, signature, make());
+  const auto key = signature + "\n" + what.variant + "\n" + std::to_string(what.how.batch) + "\n"
+                   + std::to_string(reinterpret_cast<std::uintptr_t>(what.how.data.get())) + "\n";
+  // A group that cannot grow, because old and new do not fit side by side, is left as it is and another one begun.
+  for (int i = 0;; ++i) {
+    const auto group = ctx.share<model_group>(key + std::to_string(i), make);
+    try {
+      return std::make_unique<model_workload>(ctx, cfg, signature, group);
+    } catch (const out_of_memory&) {
+      if (group->group.members() == 0)
+        throw;
     }
-    return std::make_unique<model_workload>(ctx, kind, options, cfg, *cache);
-  };
+  }
 }
 
-workload_registry::checker model_checker(model_kind kind) {
-  return [kind](const nlohmann::json& options, const core::hyperparameters& hp, std::string_view where,
-                std::vector<core::error>& faults) {
-    const std::string at(where);
-    const auto before = faults.size();
-    const auto read = read_model_options(kind, options, at + "/workload", faults);
-    if (faults.size() == before)
-      if (const auto file = missing_file(read.data); !file.empty())
-        faults.push_back({core::errc::not_found,
-                          at + "/workload/data: " + file + " is not there: install Debian's package dataset-fashion-mnist, or set "
-                            "TROUPE_DATA_DIR to the folder that holds fashion-mnist/"});
-    for (const auto& [key, text] : hyperparameter_faults(read.optimizer, hp))
-      faults.push_back({core::errc::invalid_argument, at + "/hyperparameters/" + pointer_token(key) + ": " + text});
-  };
+void check_model_hyperparameters(optimizer_kind optimizer, const core::hyperparameters& hp, std::string_view where,
+                                 std::vector<core::error>& faults) {
+  for (const auto& [key, text] : hyperparameter_faults(optimizer, hp))
+    faults.push_back({core::errc::invalid_argument,
+                      std::string(where) + "/hyperparameters/" + internal::pointer_token(key) + ": " + text});
 }
 
-} // namespace troupe::gpu::internal
+} // namespace troupe::gpu

@@ -1,38 +1,24 @@
 #include "troupe/gpu/network.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 
 #include "network_layout.hpp"
-#include "troupe/core/random.hpp"
 
 namespace troupe::gpu {
 
 using internal::block;
-using internal::layout;
 
 namespace {
 
 constexpr float norm_epsilon = 1e-5F; // as PyTorch's layers
 constexpr float running_rate = 0.1F;
 
-/// A matrix of each member in memory of its own.
 template <class T>
-struct slab {
-  T* data = nullptr;
-  std::int64_t stride = 0;
-
-  explicit operator bool() const { return data != nullptr; }
-  /// The first rows x cols elements of each member, from element `from` on.
-  mat<T> view(std::int64_t rows, std::int64_t cols, std::int64_t from = 0) const {
-    return {data + from, rows, cols, cols, stride};
-  }
-  vec<T> flat(std::int64_t n, std::int64_t from = 0) const { return {data + from, n, stride}; }
-};
+using slab = lane_memory<T>;
 
 /// A block's activations.
-struct state {
+struct block_state {
   slab<float> linear;      ///< the product; without normalisation and GELU also the activation
   slab<float> normed;
   slab<float> output;      ///< the activation where `linear` or `normed` must stay, else one of them
@@ -48,18 +34,17 @@ struct state {
 struct network::impl {
   context& ctx;
   network_spec spec;
-  layout plan;
-  std::int64_t capacity;           ///< members in all
-  std::int64_t first = 0, members; ///< that passes compute now; all slabs begin at member `first`
+  internal::layout plan;
+  std::int64_t members = 1; ///< that passes compute now
   std::int64_t rows;
-  std::vector<buffer> buffers;
 
-  slab<float> weights, running, running_scratch;
+  slab<float> weights, running; ///< of these members
   slab<bf16> low;
+  slab<float> running_scratch;
   slab<float> input;
   slab<bf16> input_low;
   slab<std::int32_t> labels;
-  std::vector<state> states;
+  std::vector<block_state> states;
   slab<float> error[2];   ///< gradients by activations, taking turns
   slab<bf16> error_low;   ///< bf16 copy of the newest for products
   slab<float> columns, column_errors;
@@ -67,14 +52,11 @@ struct network::impl {
   slab<float> tile;       ///< one tile's products, or errors by them
   std::int64_t column_budget; ///< bytes of one tile of columns
 
-  impl(context& c, network_spec s, std::int64_t k, std::int64_t r)
-    : ctx(c), spec(std::move(s)), plan(internal::make_layout(spec)), capacity(k), members(k),
-      rows(r) {
-    if (members < 1 || rows < 1)
-      throw std::invalid_argument("network: needs at least 1 member and 1 row");
+  impl(network& self, network_spec s)
+    : ctx(self.ctx()), spec(std::move(s)), plan(internal::make_layout(spec)), rows(self.rows()) {
     // On the CPU a tile and its products stay in the second-level cache; a GPU wants few large launches.
     column_budget = ctx.kind() == device_kind::cpu ? 256 << 10 : 64 << 20;
-    allocate();
+    allocate(self);
   }
 
   bool uses_bf16() const { return spec.precision == precision_kind::bf16; }
@@ -85,54 +67,17 @@ struct network::impl {
     return b.pool > 1 && b.norm == norm_kind::none && spec.act != activation::gelu;
   }
 
-  template <class F>
-  void each_slab(F&& f) {
-    f(weights), f(running), f(running_scratch), f(low), f(input), f(input_low), f(labels);
-    f(error[0]), f(error[1]), f(error_low), f(columns), f(column_errors), f(columns_low), f(tile);
-    for (auto& s : states)
-      f(s.linear), f(s.normed), f(s.output), f(s.stats), f(s.pooled), f(s.argmax), f(s.low);
-  }
-
-  void select(std::int64_t from, std::int64_t count) {
-    if (from < 0 || count < 1 || from + count > capacity)
-      throw std::invalid_argument("network: there are no members " + std::to_string(from) + " to "
-                                  + std::to_string(from + count - 1) + " of " + std::to_string(capacity));
-    each_slab([shift = from - first](auto& s) {
-      if (s)
-        s.data += shift * s.stride;
-    });
-    first = from;
-    members = count;
-  }
-
-  /// `n` elements per member, members 64 bytes aligned.
-  template <class T>
-  slab<T> take(std::int64_t n) {
-    constexpr std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
-    const auto stride = (n + line - 1) / line * line;
-    buffers.push_back(ctx.allocate_of<T>(static_cast<std::size_t>(stride * members)));
-    return {buffers.back().template as<T>(), stride};
-  }
-
-  void allocate() {
-    weights = {take<float>(plan.stride).data, plan.stride};
-    ctx.zero(weights.data, static_cast<std::size_t>(members * plan.stride) * sizeof(float));
-    if (uses_bf16()) {
-      low = {take<bf16>(plan.stride).data, plan.stride};
-      ctx.zero(low.data, static_cast<std::size_t>(members * plan.stride) * sizeof(bf16));
+  void allocate(network& self) {
+    if (plan.statistics_size > 0) {
+      running_scratch = self.take<float>(plan.statistics_size);
+      ctx.zero(running_scratch.data, static_cast<std::size_t>(self.lanes() * running_scratch.stride) * sizeof(float));
     }
-    if (plan.statistics_stride > 0) {
-      running = {take<float>(plan.statistics_stride).data, plan.statistics_stride};
-      running_scratch = {take<float>(plan.statistics_stride).data, plan.statistics_stride};
-      for (const auto& s : {running, running_scratch})
-        ctx.zero(s.data, static_cast<std::size_t>(members * s.stride) * sizeof(float));
-    }
-    labels = take<std::int32_t>(rows);
+    labels = self.take<std::int32_t>(rows);
     const bool low_input = uses_bf16() && !plan.blocks.front().is_conv;
     if (low_input)
-      input_low = take<bf16>(rows * spec.features);
+      input_low = self.take<bf16>(rows * spec.features);
     else
-      input = take<float>(rows * spec.features);
+      input = self.take<float>(rows * spec.features);
     std::int64_t largest = 0, largest_product = 0, largest_columns = 0, largest_tile = 0;
     for (std::size_t i = 0; i < plan.blocks.size(); ++i) {
       const auto& b = plan.blocks[i];
@@ -144,34 +89,34 @@ struct network::impl {
       if (pools_first(b))
         largest_tile = std::max(largest_tile, n);
       else
-        s.linear = s.output = take<float>(n);
+        s.linear = s.output = self.take<float>(n);
       if (b.norm != norm_kind::none) {
-        s.normed = s.output = take<float>(n);
-        s.stats = take<float>(2 * (b.norm == norm_kind::batch ? b.cols : rows * b.rows));
+        s.normed = s.output = self.take<float>(n);
+        s.stats = self.take<float>(2 * (b.norm == norm_kind::batch ? b.cols : rows * b.rows));
       }
       if (spec.act == activation::gelu && !b.is_head)
-        s.output = take<float>(n);
+        s.output = self.take<float>(n);
       if (b.pool > 1) {
-        s.pooled = take<float>(rows * b.out_features);
-        s.argmax = take<std::uint8_t>(rows * b.out_features);
+        s.pooled = self.take<float>(rows * b.out_features);
+        s.argmax = self.take<std::uint8_t>(rows * b.out_features);
       }
       if (uses_bf16() && !b.is_head && !plan.blocks[i + 1].is_conv)
-        s.low = take<bf16>(rows * b.out_features);
+        s.low = self.take<bf16>(rows * b.out_features);
       largest = std::max({largest, pools_first(b) ? 0 : n, rows * b.out_features, i > 0 ? rows * b.in_features : 0});
       largest_product = std::max(largest_product, n);
     }
     for (auto& e : error)
-      e = take<float>(largest);
+      e = self.take<float>(largest);
     if (uses_bf16())
-      error_low = take<bf16>(largest_product);
+      error_low = self.take<bf16>(largest_product);
     if (largest_columns > 0) {
-      columns = take<float>(largest_columns);
-      column_errors = take<float>(largest_columns);
+      columns = self.take<float>(largest_columns);
+      column_errors = self.take<float>(largest_columns);
       if (uses_bf16())
-        columns_low = take<bf16>(largest_columns);
+        columns_low = self.take<bf16>(largest_columns);
     }
     if (largest_tile > 0)
-      tile = take<float>(largest_tile);
+      tile = self.take<float>(largest_tile);
   }
 
   std::int64_t tile_images(const block& b, std::int64_t n) const {
@@ -190,10 +135,10 @@ struct network::impl {
     return {weights.data + offset, b.cols, weights.stride};
   }
   vec<float> vector_gradient(const block& b, std::int64_t offset, const gradient_target& to) const {
-    return {to.vectors + offset, b.cols, plan.stride};
+    return {to.vectors + offset, b.cols, to.vector_stride};
   }
   mat<float> product_gradient(const block& b, const gradient_target& to) const {
-    return {to.products + b.weight, b.inner, b.cols, b.cols, plan.stride};
+    return {to.products + b.weight, b.inner, b.cols, b.cols, to.product_stride};
   }
 
   slab<float> block_input(std::size_t i) const {
@@ -316,7 +261,7 @@ struct network::impl {
     } else if (p.training) {
       const auto& moving = p.move_statistics ? running : running_scratch;
       batch_norm(ctx, members, x, gain, shift, norm_epsilon, running_rate, y, s.stats.view(2, b.cols),
-                 moving.view(2, b.cols, b.running));
+                 moving.view(2, b.cols, b.running), p.active);
     } else {
       batch_norm_inference(ctx, members, x, gain, shift, norm_epsilon, running.view(2, b.cols, b.running), y);
     }
@@ -451,82 +396,37 @@ struct network::impl {
   }
 };
 
-network::network(context& ctx, network_spec spec, std::int64_t members, std::int64_t rows)
-  : impl_(std::make_unique<impl>(ctx, std::move(spec), members, rows)) {
+network::network(context& c, network_spec spec, std::int64_t lanes, std::int64_t rows)
+  : model(c, internal::make_layout(spec), lanes, rows), impl_(std::make_unique<impl>(*this, std::move(spec))) {
 }
 
 network::~network() = default;
 
+model_factory network::factory(network_spec spec) {
+  return [spec = std::move(spec)](context& ctx, std::int64_t lanes, std::int64_t rows) {
+    return std::make_unique<network>(ctx, spec, lanes, rows);
+  };
+}
+
 const network_spec& network::spec() const noexcept {
   return impl_->spec;
 }
-std::int64_t network::members() const noexcept {
-  return impl_->capacity;
-}
-std::int64_t network::rows() const noexcept {
-  return impl_->rows;
-}
-const std::vector<parameter>& network::parameters() const noexcept {
-  return impl_->plan.parameters;
-}
-const std::vector<parameter>& network::statistics() const noexcept {
-  return impl_->plan.statistics;
-}
-std::int64_t network::stride() const noexcept {
-  return impl_->plan.stride;
-}
-std::int64_t network::matrix_size() const noexcept {
-  return impl_->plan.matrix_size;
-}
-std::int64_t network::size() const noexcept {
-  return impl_->plan.size;
-}
-std::int64_t network::statistics_stride() const noexcept {
-  return impl_->plan.statistics_stride;
-}
-float* network::weights() const noexcept {
-  return impl_->weights.data - impl_->first * impl_->weights.stride;
-}
-bf16* network::low() const noexcept {
-  return impl_->low ? impl_->low.data - impl_->first * impl_->low.stride : nullptr;
-}
-float* network::running() const noexcept {
-  return impl_->running ? impl_->running.data - impl_->first * impl_->running.stride : nullptr;
+std::int64_t network::least_batch() const noexcept {
+  return impl_->spec.norm == norm_kind::batch ? 2 : 1;
 }
 
-void network::select(std::int64_t first, std::int64_t count) {
-  impl_->select(first, count);
-}
-
-void network::initialise(std::int64_t member, std::uint64_t seed) {
-  std::vector<float> host(static_cast<std::size_t>(stride()), 0.0F);
-  for (const auto& p : parameters()) {
-    float* to = host.data() + p.offset;
-    if (p.fan_in == 0) {
-      std::fill_n(to, p.size, p.initial);
-      continue;
-    }
-    core::random_stream rng(seed, "init." + p.name);
-    const double bound = 1 / std::sqrt(static_cast<double>(p.fan_in));
-    std::generate_n(to, p.size, [&] { return static_cast<float>(rng.uniform(-bound, bound)); });
-  }
-  impl_->ctx.upload(weights() + member * stride(), std::span<const float>(host));
-  if (statistics_stride() > 0) {
-    std::vector<float> stats(static_cast<std::size_t>(statistics_stride()), 0.0F);
-    for (const auto& p : statistics())
-      std::fill_n(stats.data() + p.offset, p.size, p.initial);
-    impl_->ctx.upload(running() + member * statistics_stride(), std::span<const float>(stats));
-  }
-  weights_changed();
-}
-
-void network::weights_changed() {
-  if (low() != nullptr)
-    to_bf16(impl_->ctx, members(), {weights(), size(), stride()}, {low(), size(), stride()});
+network::impl& network::here() {
+  auto& m = *impl_;
+  const auto& s = state();
+  m.members = members();
+  m.weights = {s.weights, s.stride};
+  m.running = {s.statistics, s.stride};
+  m.low = {s.low, s.low_stride};
+  return m;
 }
 
 void network::load_input(const data_source& data, const member_counters* counters, std::int64_t offset, std::int64_t rows) {
-  auto& m = *impl_;
+  auto& m = here();
   if (data.features != m.spec.features || rows > m.rows)
     throw std::invalid_argument("network: the data's features or the number of rows do not fit the network");
   if (m.input_low)
@@ -536,19 +436,20 @@ void network::load_input(const data_source& data, const member_counters* counter
 }
 
 void network::forward(const pass& p) {
-  for (std::size_t i = 0; i < impl_->plan.blocks.size(); ++i)
-    impl_->forward_block(i, p);
+  auto& m = here();
+  for (std::size_t i = 0; i < m.plan.blocks.size(); ++i)
+    m.forward_block(i, p);
 }
 
 void network::loss(const pass& p) {
-  auto& m = *impl_;
+  auto& m = here();
   const auto& head = m.plan.blocks.back();
   softmax_cross_entropy<float>(m.ctx, m.members, m.states.back().linear.view(p.rows, head.cols), m.vector_of(head, head.bias),
                                m.labels.flat(p.rows), p.params, {}, {}, p.counters, p.active);
 }
 
 void network::backward(const pass& p, const gradient_target& to) {
-  auto& m = *impl_;
+  auto& m = here();
   m.backward_head(p, to);
   int at = 0;
   for (std::size_t i = m.plan.blocks.size(); i-- > 0;) {
@@ -565,13 +466,6 @@ double network::flops_per_example() const noexcept {
     const auto& b = impl_->plan.blocks[i];
     sum += 2.0 * static_cast<double>(b.rows * b.inner * b.cols) * (i == 0 ? 2 : 3);
   }
-  return sum;
-}
-
-std::uint64_t network::memory_bytes() const noexcept {
-  std::uint64_t sum = 0;
-  for (const auto& b : impl_->buffers)
-    sum += b.size();
   return sum;
 }
 

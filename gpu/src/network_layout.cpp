@@ -13,10 +13,6 @@ std::string_view to_string(norm_kind x) noexcept {
   return "?";
 }
 
-std::string_view to_string(precision_kind x) noexcept {
-  return x == precision_kind::fp32 ? "fp32" : "bf16";
-}
-
 std::string_view to_string(activation x) noexcept {
   switch (x) {
   case activation::none: return "none";
@@ -86,6 +82,7 @@ layout make_layout(const network_spec& spec) {
   if (!spec.conv.empty() && (spec.height < 1 || std::int64_t{spec.height} * spec.width * spec.channels != spec.features))
     refuse("convolutions need images, and this data has none");
   layout out;
+  out.precision = spec.precision;
   std::int64_t width = spec.features;
   auto h = spec.height, w = spec.width, channels = spec.channels;
   for (std::size_t i = 0; i < spec.conv.size(); ++i) {
@@ -114,45 +111,27 @@ layout make_layout(const network_spec& spec) {
       return std::string("output");
     return b.is_conv ? "conv" + std::to_string(i) : "dense" + std::to_string(i - spec.conv.size());
   };
-  auto add = [](std::vector<parameter>& to, std::int64_t& end, std::string name, std::vector<std::int64_t> shape,
-                std::int64_t fan_in, float initial) {
-    parameter p{std::move(name), std::move(shape), end, 1, fan_in, initial};
-    for (auto n : p.shape)
-      p.size *= n;
-    end += padded(p.size);
-    to.push_back(std::move(p));
-    return to.back().offset;
-  };
-  auto& weights = out.parameters;
   for (std::size_t i = 0; i < out.blocks.size(); ++i) {
     auto& b = out.blocks[i];
-    const auto name = "weights." + name_of(i) + ".weight";
     std::vector<std::int64_t> shape = {b.inner, b.cols};
     if (b.is_conv)
       shape = {b.shape.kh, b.shape.kw, b.shape.c, b.cols};
-    b.weight = add(weights, out.size, name, shape, b.inner, 0);
+    b.weight = out.add_matrix(name_of(i) + ".weight", shape, b.inner);
   }
-  out.matrix_size = out.size;
   for (std::size_t i = 0; i < out.blocks.size(); ++i) {
     auto& b = out.blocks[i];
     const auto name = name_of(i);
     b.norm = b.is_head ? norm_kind::none : spec.norm;
     if (b.norm == norm_kind::none) {
-      b.bias = add(weights, out.size, "weights." + name + ".bias", {b.cols}, b.inner, 0);
+      b.bias = out.add_vector(name + ".bias", b.cols, b.inner);
       continue;
     }
     // The normalisation's shift stands for the linear layer's bias.
-    b.gain = add(weights, out.size, "weights." + name + ".gain", {b.cols}, 0, 1);
-    b.bias = add(weights, out.size, "weights." + name + ".shift", {b.cols}, 0, 0);
-    if (b.norm == norm_kind::batch) {
-      b.running = out.statistics_stride;
-      const parameter mean{"statistics." + name + ".mean", {b.cols}, b.running, b.cols, 0, 0};
-      const parameter variance{"statistics." + name + ".variance", {b.cols}, b.running + b.cols, b.cols, 0, 1};
-      out.statistics.insert(out.statistics.end(), {mean, variance});
-      out.statistics_stride += padded(2 * b.cols);
-    }
+    b.gain = out.add_vector(name + ".gain", b.cols, 0, 1);
+    b.bias = out.add_vector(name + ".shift", b.cols, 0, 0);
+    if (b.norm == norm_kind::batch)
+      b.running = out.add_statistics({name + ".mean", name + ".variance"}, b.cols, {0, 1});
   }
-  out.stride = padded(out.size);
   return out;
 }
 

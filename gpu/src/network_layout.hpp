@@ -17,26 +17,17 @@ struct block {
   std::int64_t in_features = 0;   ///< numbers per example that come in
   std::int64_t out_features = 0;  ///< and go out, after pooling
   norm_kind norm = norm_kind::none;
-  std::int64_t weight = 0;        ///< offsets into a member's slab
+  std::int64_t weight = 0;        ///< offsets into a member's weights
   std::int64_t bias = 0;
   std::int64_t gain = -1;         ///< with normalisation
   std::int64_t running = -1;      ///< batch normalisation: offset of mean, then variance
 };
 
-struct layout {
+struct layout : model_layout {
   std::vector<block> blocks;
-  std::vector<parameter> parameters;
-  std::vector<parameter> statistics;
-  std::int64_t matrix_size = 0, size = 0, stride = 0;
-  std::int64_t statistics_stride = 0;
 };
 
 /// Throws `std::invalid_argument` where the spec makes no network.
 layout make_layout(const network_spec& spec);
-
-/// The next multiple of 32 elements: 64 bytes of bf16, 128 of fp32.
-constexpr std::int64_t padded(std::int64_t elements) {
-  return (elements + 31) / 32 * 32;
-}
 
 } // namespace troupe::gpu::internal

@@ -67,7 +67,7 @@ void layer_norm(context& ctx, std::int64_t members, mat<const float> x, vec<cons
   checker check(ctx, "layer_norm", members);
   check_norm(check, x, gain, bias, y);
   check.sized("stats", stats, x.rows, 2).out("stats", stats);
-  ctx.kernels().layer_norm(target_of(ctx), {members, x, gain, bias, eps, 0, y, stats, {}});
+  ctx.kernels().layer_norm(target_of(ctx), {members, x, gain, bias, eps, 0, y, stats, {}, nullptr});
 }
 
 void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x,
@@ -80,12 +80,12 @@ void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy
 }
 
 void batch_norm(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain, vec<const float> bias,
-                float eps, float rate, mat<float> y, mat<float> stats, mat<float> running) {
+                float eps, float rate, mat<float> y, mat<float> stats, mat<float> running, const std::uint8_t* active) {
   checker check(ctx, "batch_norm", members);
   check_norm(check, x, gain, bias, y);
   check.hold(x.rows > 0, [] { return "x has no rows, so their mean is undefined"; });
   check.sized("stats", stats, 2, x.cols).out("stats", stats).sized("running", running, 2, x.cols).out("running", running);
-  ctx.kernels().batch_norm(target_of(ctx), {members, x, gain, bias, eps, rate, y, stats, running});
+  ctx.kernels().batch_norm(target_of(ctx), {members, x, gain, bias, eps, rate, y, stats, running, active});
 }
 
 void batch_norm_inference(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain,
@@ -95,7 +95,7 @@ void batch_norm_inference(context& ctx, std::int64_t members, mat<const float> x
   check.sized("running", running, 2, x.cols).in("running", running);
   // Read only; the arguments are shared with the mode that writes them.
   const mat<float> read{const_cast<float*>(running.data), running.rows, running.cols, running.ld, running.stride};
-  ctx.kernels().batch_norm_inference(target_of(ctx), {members, x, gain, bias, eps, 0, y, {}, read});
+  ctx.kernels().batch_norm_inference(target_of(ctx), {members, x, gain, bias, eps, 0, y, {}, read, nullptr});
 }
 
 void batch_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x,

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernel_table.hpp"
+
 namespace troupe::gpu {
 
 std::string_view to_string(optimizer_kind x) noexcept {
@@ -21,326 +23,642 @@ std::string state_name(std::string_view prefix, const parameter& p) {
   return std::string(prefix) + p.name.substr(p.name.find('.'));
 }
 
+/// Where the parts of a member's record lie, in floats. First what is kept, then what follows from it.
+struct record {
+  std::int64_t first = 0;  ///< SGD's momentum, AdamW's first moment
+  std::int64_t second = 0; ///< AdamW's second moment
+  std::int64_t statistics = 0;
+  std::int64_t low = 0;    ///< the bf16 copy
+  std::int64_t stride = 0; ///< of all
+
+  record(const model_layout& l, optimizer_kind optimizer) {
+    const auto moment = [&] { return place(l.size); };
+    stride = l.size;
+    first = moment();
+    if (optimizer == optimizer_kind::adamw)
+      second = moment();
+    if (l.statistics_size > 0)
+      statistics = place(l.statistics_size);
+    if (l.precision == precision_kind::bf16)
+      low = place((l.size + 1) / 2);
+  }
+
+private:
+  /// The next part. Large ones begin at different places of their page: equal places in several arrays of one loop make loads
+  /// wait for unrelated stores (4 KiB aliasing).
+  std::int64_t place(std::int64_t n) {
+    constexpr std::int64_t line = 32, page = 1024, skew = 9 * line;
+    auto at = (stride + line - 1) / line * line;
+    ++parts_;
+    if (n >= 4 * page)
+      at += ((parts_ * skew - at) % page + page) % page;
+    stride = (at + n + line - 1) / line * line;
+    return at;
+  }
+
+  std::int64_t parts_ = 0;
+};
+
 } // namespace
 
 struct training_group::impl {
-  context& ctx;
-  optimizer_kind optimizer;
-  std::int64_t batch;
-  std::shared_ptr<const resident_data> data;
-  network net;
-  std::int64_t members, stride;
-  std::vector<buffer> buffers;
-  float* first = nullptr;    ///< SGD's momentum, AdamW's first moment
-  float* second = nullptr;   ///< AdamW's second moment
-  float* gradient = nullptr;
-  float* scratch = nullptr;
-  member_params* params = nullptr;
-  member_params* plain_params = nullptr; ///< all zero: evaluation
-  member_counters* counters = nullptr;
-  member_counters* probe = nullptr;      ///< of passes that are not training
-  std::uint8_t* active = nullptr;
-  std::vector<member_params> host_params;
-  std::vector<std::uint8_t> host_active;
-  bool all_active = true;
-
-  impl(context& c, network_spec spec, optimizer_kind o, std::int64_t k, std::int64_t b, std::shared_ptr<const resident_data> d)
-    : ctx(c), optimizer(o), batch(b), data(std::move(d)), net(c, std::move(spec), k, std::max(b, evaluation_rows)), members(k),
-      stride(net.stride()) {
-    if (batch < 1 || batch > data->train().examples)
-      throw std::invalid_argument("batch: " + std::to_string(batch) + " is not between 1 and the number of training examples, "
-                                  + std::to_string(data->train().examples));
-    if (net.spec().norm == norm_kind::batch && batch < 2)
-      throw std::invalid_argument("batch: batch normalisation needs at least 2 examples in a batch");
-    first = take<float>(stride);
-    if (optimizer == optimizer_kind::adamw)
-      second = take<float>(stride);
-    gradient = take<float>(stride);
-    scratch = take<float>(norm_scratch);
-    params = take<member_params>(1);
-    plain_params = take<member_params>(1);
-    counters = take<member_counters>(1);
-    probe = take<member_counters>(1);
-    active = take<std::uint8_t>(1);
-    host_params.resize(static_cast<std::size_t>(members));
-    host_active.assign(static_cast<std::size_t>(members), 1);
-    ctx.upload(active, std::span<const std::uint8_t>(host_active));
-    const std::vector<member_params> zero(host_params.size());
-    ctx.upload(plain_params, std::span<const member_params>(zero));
-    ctx.upload(params, std::span<const member_params>(host_params));
-  }
-
-  /// Zeroed.
-  template <class T>
-  T* take(std::int64_t per_member) {
-    buffers.push_back(ctx.allocate_of<T>(static_cast<std::size_t>(per_member * members)));
-    ctx.zero(buffers.back().data(), buffers.back().size());
-    return buffers.back().template as<T>();
-  }
-
-  /// Members first … first + count - 1, in a step together.
-  struct range {
-    std::int64_t first, count;
+  /// Small things of each row in device memory.
+  struct table {
+    std::int64_t rows = 0;
+    buffer params, counters, active;
+  };
+  /// Active members that step at once: rows first … first + count - 1, of one block.
+  struct part {
+    std::int64_t first = 0, count = 0;
+    bool all = true;                 ///< none of them rests
+    bool into_momentum = false;
+    float momentum = 0;
+    model::pass pass;
+    std::size_t names = 0;           ///< where its members begin in `turn_members`
+    std::size_t active = 0;          ///< how many
   };
 
-  std::span<const member_params> params_of(range r) const {
-    return std::span(host_params).subspan(static_cast<std::size_t>(r.first), static_cast<std::size_t>(r.count));
+  context& ctx;
+  group_options options;
+  bool at_once;                      ///< all members in one pass
+  std::unique_ptr<model> net;
+  record at;
+  std::int64_t block_rows;           ///< records of a block
+  std::vector<buffer> blocks;
+  buffer gradient, scratch, plain_params, probe; ///< per lane; the last two for passes that are not training
+  table rows;
+
+  std::vector<std::int64_t> member_of;  ///< by row
+  std::vector<std::int64_t> row_of;     ///< by member; -1: nobody has this number
+  std::vector<member_params> host_params; ///< by row, as all that follow
+  std::vector<std::uint8_t> host_active;
+  std::vector<std::uint8_t> sent_active; ///< what the device has
+  std::vector<part> turns;
+  std::vector<std::int64_t> turn_members;
+  bool planned = false;
+  std::vector<member_counters> exchange;
+
+  impl(context& c, group_options o)
+    : ctx(c), options(std::move(o)), at_once(ctx.kernels().wants_many), net(make_net(1)),
+      at(net->layout(), options.optimizer), block_rows(1) {
+    const auto batch = options.batch;
+    if (batch < 1 || batch > options.data->train().examples)
+      throw std::invalid_argument("batch: " + std::to_string(batch) + " is not between 1 and the number of training examples, "
+                                  + std::to_string(options.data->train().examples));
+    if (batch < net->least_batch())
+      throw std::invalid_argument("batch: batch normalisation needs at least " + std::to_string(net->least_batch())
+                                  + " examples in a batch");
+    if (!at_once) {
+      block_rows = options.block > 0 ? options.block : chosen_block();
+      if (block_rows > 1)
+        net = make_net(block_rows);
+    }
+    take_lanes();
   }
-  vec<float> part(float* base, range r, std::int64_t from, std::int64_t to) const {
-    return {base + r.first * stride + from, to - from, stride};
+
+  std::unique_ptr<model> make_net(std::int64_t lanes) const {
+    return options.make(ctx, lanes, std::max(options.batch, evaluation_rows));
   }
-  vec<bf16> low_part(range r, std::int64_t from, std::int64_t to) const {
-    return net.low() == nullptr ? vec<bf16>{} : vec<bf16>{net.low() + r.first * stride + from, to - from, stride};
+
+  /// Members of a turn on the CPU.
+  std::int64_t chosen_block() const { return 1; }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(member_of.size()); }
+  std::int64_t size() const { return net->layout().size; }
+  std::int64_t matrices() const { return net->layout().matrix_size; }
+  bool low() const { return net->layout().precision == precision_kind::bf16; }
+
+  float* record_of(std::int64_t row) const {
+    return blocks[static_cast<std::size_t>(row / block_rows)].as<float>() + row % block_rows * at.stride;
   }
+  std::int64_t row(std::int64_t member) const {
+    const auto i = static_cast<std::size_t>(member);
+    if (member < 0 || i >= row_of.size() || row_of[i] < 0)
+      throw std::invalid_argument("training_group: there is no member " + std::to_string(member));
+    return row_of[i];
+  }
+  std::size_t index(std::int64_t member) const { return static_cast<std::size_t>(row(member)); }
+  member_params* params_at(std::int64_t r) const { return rows.params.as<member_params>() + r; }
+  member_counters* counters_at(std::int64_t r) const { return rows.counters.as<member_counters>() + r; }
+
+  member_state state_of(std::int64_t r) const {
+    auto* base = record_of(r);
+    member_state s;
+    s.weights = base;
+    s.stride = at.stride;
+    if (net->layout().statistics_size > 0)
+      s.statistics = base + at.statistics;
+    if (low()) {
+      s.low = reinterpret_cast<bf16*>(base + at.low);
+      s.low_stride = 2 * at.stride;
+    }
+    return s;
+  }
+  vec<float> section(std::int64_t r, std::int64_t offset, std::int64_t from, std::int64_t to) const {
+    return {record_of(r) + offset + from, to - from, at.stride};
+  }
+  vec<bf16> low_section(std::int64_t r, std::int64_t from, std::int64_t to) const {
+    const auto s = state_of(r);
+    return s.low == nullptr ? vec<bf16>{} : vec<bf16>{s.low + from, to - from, s.low_stride};
+  }
+  vec<float> gradient_section(std::int64_t from, std::int64_t to) const { return {gradient.as<float>() + from, to - from, size()}; }
+  vec<float> norm_sums() const { return {scratch.as<float>(), norm_scratch, norm_scratch}; }
+
+  // -- memory --------------------------------------------------------------------------------------------------------
+
+  template <class T>
+  buffer zeroed(std::int64_t n) {
+    auto b = ctx.allocate_of<T>(static_cast<std::size_t>(n));
+    ctx.zero(b.data(), b.size());
+    return b;
+  }
+
+  /// What passes need beside the model's own workspace.
+  void take_lanes() {
+    const auto lanes = net->lanes();
+    gradient = zeroed<float>(lanes * size());
+    scratch = zeroed<float>(lanes * norm_scratch);
+    probe = zeroed<member_counters>(1);
+    plain_params = ctx.allocate_of<member_params>(1);
+    const member_params plain{};
+    ctx.upload(plain_params.data(), &plain, sizeof plain);
+  }
+
+  table take_table(std::int64_t n) {
+    table t;
+    t.rows = n;
+    t.params = zeroed<member_params>(n);
+    t.counters = zeroed<member_counters>(n);
+    t.active = zeroed<std::uint8_t>(n);
+    const auto kept = static_cast<std::size_t>(std::min(count(), n));
+    if (kept > 0) {
+      ctx.copy(t.params.data(), rows.params.data(), kept * sizeof(member_params));
+      ctx.copy(t.counters.data(), rows.counters.data(), kept * sizeof(member_counters));
+    }
+    return t;
+  }
+
+  /// Everything anew with `n` rows and lanes; takes over the records. Throws `out_of_memory`, nothing has changed then.
+  void resize(std::int64_t n) {
+    auto new_net = make_net(n);
+    auto new_table = take_table(n);
+    auto new_gradient = zeroed<float>(n * size());
+    auto new_scratch = zeroed<float>(n * norm_scratch);
+    auto block = ctx.allocate_of<float>(static_cast<std::size_t>(n * at.stride));
+    if (count() > 0)
+      ctx.copy(block.data(), blocks.front().data(), static_cast<std::size_t>(count() * at.stride) * sizeof(float));
+    net = std::move(new_net);
+    gradient = std::move(new_gradient);
+    scratch = std::move(new_scratch);
+    rows = std::move(new_table);
+    blocks.clear();
+    blocks.push_back(std::move(block));
+    block_rows = n;
+    sent_active.clear();
+    planned = false;
+  }
+
+  /// Room for one more.
+  void make_room() {
+    if (at_once) {
+      if (!blocks.empty() && count() < block_rows)
+        return;
+      if (blocks.empty()) {
+        rows = take_table(1);
+        blocks.push_back(ctx.allocate_of<float>(static_cast<std::size_t>(at.stride)));
+        return;
+      }
+      try {
+        resize(2 * block_rows);
+      } catch (const out_of_memory&) {
+        resize(block_rows + 1); // old and new stand side by side for a moment: less may fit where twice as much does not
+      }
+      return;
+    }
+    if (count() >= rows.rows) {
+      rows = take_table(std::max<std::int64_t>(2 * rows.rows, block_rows));
+      sent_active.clear();
+    }
+    if (count() >= static_cast<std::int64_t>(blocks.size()) * block_rows)
+      blocks.push_back(ctx.allocate_of<float>(static_cast<std::size_t>(block_rows * at.stride)));
+  }
+
+  void give_up_room() {
+    if (!at_once) {
+      blocks.resize(static_cast<std::size_t>((count() + block_rows - 1) / block_rows));
+    } else if (count() > 0 && count() <= block_rows / 4) {
+      try {
+        resize(block_rows / 2);
+      } catch (const std::exception&) { // no room for both at once; there will be another chance
+      }
+    }
+    planned = false;
+  }
+
+  void fresh(std::int64_t r, std::uint64_t seed) {
+    std::vector<float> host(static_cast<std::size_t>(at.stride), 0.0F);
+    const auto all = std::span(host);
+    const auto& l = net->layout();
+    net->initialise(all.subspan(0, static_cast<std::size_t>(l.size)),
+                    all.subspan(static_cast<std::size_t>(at.statistics), static_cast<std::size_t>(l.statistics_size)), seed);
+    ctx.upload(record_of(r), std::span<const float>(host));
+    weights_changed(r);
+    member_counters c;
+    c.seed = seed;
+    ctx.upload(counters_at(r), &c, sizeof c);
+  }
+
+  /// Brings the bf16 copy up to date.
+  void weights_changed(std::int64_t r) {
+    if (low())
+      to_bf16(ctx, 1, section(r, 0, 0, size()), low_section(r, 0, size()));
+  }
+
+  void set_params(std::int64_t r, const member_params& p) {
+    host_params[static_cast<std::size_t>(r)] = p;
+    ctx.upload(params_at(r), &p, sizeof p);
+    planned = false;
+  }
+
+  /// Row `from` takes the place of row `to`.
+  void move_row(std::int64_t from, std::int64_t to) noexcept {
+    const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
+    try {
+      ctx.copy(record_of(to), record_of(from), static_cast<std::size_t>(at.stride) * sizeof(float));
+      ctx.copy(params_at(to), params_at(from), sizeof(member_params));
+      ctx.copy(counters_at(to), counters_at(from), sizeof(member_counters));
+    } catch (const device_error&) { // the device is lost, as the next step will tell
+    }
+    host_params[t] = host_params[f];
+    host_active[t] = host_active[f];
+    member_of[t] = member_of[f];
+    row_of[static_cast<std::size_t>(member_of[t])] = to;
+  }
+
+  // -- steps ---------------------------------------------------------------------------------------------------------
 
   /// Plain SGD needs no gradients of their own for matrices: products go straight into the momentum. The factor is an argument
-  /// of the product, so it must be everyone's, and a member that rests must not be touched.
-  bool products_into_momentum(range r) const {
-    if (optimizer != optimizer_kind::sgd || !(all_active || r.count == 1))
-      return false;
-    const auto ps = params_of(r);
-    return std::all_of(ps.begin(), ps.end(), [&](const member_params& p) {
-      return p.clip_norm <= 0 && p.weight_decay == 0 && p.nesterov == 0 && p.momentum == ps.front().momentum;
-    });
+  /// of the product, so it must be everyone's.
+  bool goes_into_momentum(std::int64_t r) const {
+    const auto& p = host_params[static_cast<std::size_t>(r)];
+    return options.optimizer == optimizer_kind::sgd && p.clip_norm <= 0 && p.weight_decay == 0 && p.nesterov == 0;
+  }
+  bool alike(std::int64_t a, std::int64_t b) const {
+    const auto& x = host_params[static_cast<std::size_t>(a)];
+    const auto& y = host_params[static_cast<std::size_t>(b)];
+    return goes_into_momentum(a) == goes_into_momentum(b) && (!goes_into_momentum(a) || x.momentum == y.momentum);
   }
 
-  network::pass training_pass(range r) const {
-    network::pass p;
-    p.rows = batch;
-    const auto ps = params_of(r);
-    p.dropout = std::any_of(ps.begin(), ps.end(), [](const member_params& m) { return m.dropout > 0; });
-    p.params = params + r.first;
-    p.counters = counters + r.first;
-    p.active = all_active || r.count == 1 ? nullptr : active + r.first;
-    return p;
-  }
-
-  /// On the CPU members take turns within a step: each has the caches to itself and does exactly what it would do alone. A GPU
-  /// needs all of them at once to be busy.
-  void step() {
-    if (ctx.kind() != device_kind::cpu)
-      return step({0, members});
-    for (std::int64_t k = 0; k < members; ++k)
-      if (host_active[static_cast<std::size_t>(k)] != 0)
-        step({k, 1});
-  }
-
-  void step(range r) {
-    net.select(r.first, r.count);
-    const auto p = training_pass(r);
-    begin_step(ctx, r.count, p.params, p.counters, p.active);
-    net.load_input(data->train(), p.counters, -1, batch);
-    net.forward(p);
-    const auto all = net.size(), matrices = net.matrix_size();
-    auto* g = gradient + r.first * stride;
-    if (products_into_momentum(r)) {
-      net.backward(p, {first + r.first * stride, params_of(r).front().momentum, g});
-      sgd_apply(ctx, r.count, part(net.weights(), r, 0, matrices), part(first, r, 0, matrices), p.counters,
-                low_part(r, 0, matrices), p.active);
-      sgd(ctx, r.count, part(net.weights(), r, matrices, all), part(first, r, matrices, all), part(gradient, r, matrices, all),
-          p.params, p.counters, {}, p.active);
-    } else {
-      net.backward(p, {g, 0, g});
-      update(r, p);
+  void plan() {
+    turns.clear();
+    turn_members.clear();
+    const auto n = count();
+    const auto is_active = [&](std::int64_t r) { return host_active[static_cast<std::size_t>(r)] != 0; };
+    for (std::int64_t r = 0; r < n;) {
+      if (!is_active(r)) {
+        ++r;
+        continue;
+      }
+      auto end = r + 1;
+      if (at_once) {
+        for (auto i = end; i < n; ++i)
+          if (is_active(i))
+            end = i + 1;
+      } else {
+        // What a member computes must not depend on its neighbours, so only those go together that would go the same way alone.
+        while (end < n && end % block_rows != 0 && is_active(end) && alike(r, end))
+          ++end;
+      }
+      add_turn(r, end);
+      r = end;
     }
-    end_step(ctx, r.count, p.counters, p.active);
+    const bool masked = std::any_of(turns.begin(), turns.end(), [](const part& p) { return !p.all; });
+    if (masked && sent_active != host_active) {
+      ctx.upload(rows.active.data(), std::span<const std::uint8_t>(host_active));
+      sent_active = host_active;
+    }
+    planned = true;
   }
 
-  void update(range r, const network::pass& p) {
-    const auto all = net.size();
-    const auto w = part(net.weights(), r, 0, all), g = part(gradient, r, 0, all);
-    const auto ps = params_of(r);
-    if (std::any_of(ps.begin(), ps.end(), [](const member_params& m) { return m.clip_norm > 0; }))
-      gradient_norm(ctx, r.count, g, p.params, p.counters, scratch_of(r), p.active);
-    if (optimizer == optimizer_kind::sgd)
-      sgd(ctx, r.count, w, part(first, r, 0, all), g, p.params, p.counters, low_part(r, 0, all), p.active);
+  void add_turn(std::int64_t first, std::int64_t end) {
+    part t;
+    t.first = first;
+    t.count = end - first;
+    t.names = turn_members.size();
+    t.into_momentum = goes_into_momentum(first);
+    t.momentum = host_params[static_cast<std::size_t>(first)].momentum;
+    auto& p = t.pass;
+    for (auto r = first; r < end; ++r) {
+      if (host_active[static_cast<std::size_t>(r)] == 0) {
+        t.all = false;
+        continue;
+      }
+      turn_members.push_back(member_of[static_cast<std::size_t>(r)]);
+      t.into_momentum = t.into_momentum && alike(first, r);
+      p.dropout = p.dropout || host_params[static_cast<std::size_t>(r)].dropout > 0;
+    }
+    t.into_momentum = t.into_momentum && t.all; // a product has no mask
+    t.active = turn_members.size() - t.names;
+    p.rows = options.batch;
+    p.params = params_at(first);
+    p.counters = counters_at(first);
+    p.active = t.all ? nullptr : rows.active.as<std::uint8_t>() + first;
+    turns.push_back(t);
+  }
+
+  void step(const part& t) {
+    const auto& p = t.pass;
+    const auto r = t.first;
+    net->select(state_of(r), t.count);
+    begin_step(ctx, t.count, p.params, p.counters, p.active);
+    net->load_input(options.data->train(), p.counters, -1, p.rows);
+    net->forward(p);
+    auto* g = gradient.as<float>();
+    const auto all = size(), split = matrices();
+    if (t.into_momentum) {
+      net->backward(p, {record_of(r) + at.first, at.stride, t.momentum, g, all});
+      sgd_apply(ctx, t.count, section(r, 0, 0, split), section(r, at.first, 0, split), p.counters, low_section(r, 0, split), p.active);
+      sgd(ctx, t.count, section(r, 0, split, all), section(r, at.first, split, all), gradient_section(split, all), p.params,
+          p.counters, {}, p.active);
+    } else {
+      net->backward(p, {g, all, 0, g, all});
+      update(t);
+    }
+    end_step(ctx, t.count, p.counters, p.active);
+  }
+
+  void update(const part& t) {
+    const auto& p = t.pass;
+    const auto r = t.first, all = size();
+    bool clips = false;
+    for (auto i = r; i < r + t.count; ++i)
+      clips = clips || host_params[static_cast<std::size_t>(i)].clip_norm > 0;
+    const auto g = gradient_section(0, all);
+    if (clips)
+      gpu::gradient_norm(ctx, t.count, g, p.params, p.counters, norm_sums(), p.active);
+    if (options.optimizer == optimizer_kind::sgd)
+      sgd(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), g, p.params, p.counters, low_section(r, 0, all), p.active);
     else
-      adamw(ctx, r.count, w, part(first, r, 0, all), part(second, r, 0, all), g, p.params, p.counters, low_part(r, 0, all),
-            p.active);
+      adamw(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), section(r, at.second, 0, all), g, p.params,
+            p.counters, low_section(r, 0, all), p.active);
   }
 
-  vec<float> scratch_of(range r) const { return {scratch + r.first * norm_scratch, norm_scratch, norm_scratch}; }
+  void need_plan() {
+    if (!planned)
+      plan();
+  }
 
-  std::vector<member_counters> read(const member_counters* from) {
-    std::vector<member_counters> out(static_cast<std::size_t>(members));
-    ctx.download(out.data(), from, out.size() * sizeof(member_counters));
+  member_counters read_counters(std::int64_t r) {
+    member_counters out;
+    ctx.download(&out, counters_at(r), sizeof out);
     return out;
   }
 
-  void forget_losses(member_counters& c) const {
+  static losses taken(member_counters& c) {
+    const losses out{static_cast<double>(c.loss_sum), c.loss_count, c.correct, c.step, c.not_finite != 0};
     c.loss_sum = 0;
     c.loss_count = c.correct = c.not_finite = 0;
+    return out;
   }
 
-  /// Every state tensor of a member: (checkpoint name, shape, device address).
+  /// Every state tensor of a member: (checkpoint name, shape, device address, size).
   template <class F>
-  void each_tensor(std::int64_t member, F&& f) {
-    for (const auto& p : net.parameters())
-      f(p.name, p.shape, net.weights() + member * stride + p.offset, p.size);
-    for (const auto& p : net.statistics())
-      f(p.name, p.shape, net.running() + member * net.statistics_stride() + p.offset, p.size);
-    const bool sgd = optimizer == optimizer_kind::sgd;
-    for (const auto& p : net.parameters())
-      f(state_name(sgd ? "momentum" : "moment1", p), p.shape, first + member * stride + p.offset, p.size);
+  void each_tensor(std::int64_t r, F&& f) {
+    auto* base = record_of(r);
+    const auto& l = net->layout();
+    for (const auto& p : l.weights)
+      f(p.name, p.shape, base + p.offset, p.size);
+    for (const auto& p : l.statistics)
+      f(p.name, p.shape, base + at.statistics + p.offset, p.size);
+    const bool sgd = options.optimizer == optimizer_kind::sgd;
+    for (const auto& p : l.weights)
+      f(state_name(sgd ? "momentum" : "moment1", p), p.shape, base + at.first + p.offset, p.size);
     if (!sgd)
-      for (const auto& p : net.parameters())
-        f(state_name("moment2", p), p.shape, second + member * stride + p.offset, p.size);
+      for (const auto& p : l.weights)
+        f(state_name("moment2", p), p.shape, base + at.second + p.offset, p.size);
+  }
+
+  std::uint64_t shared_bytes() const noexcept {
+    std::uint64_t sum = net->memory_bytes();
+    for (const auto* b : {&gradient, &scratch, &plain_params, &probe, &rows.params, &rows.counters, &rows.active})
+      sum += b->size();
+    return sum;
   }
 };
 
-training_group::training_group(context& ctx, network_spec spec, optimizer_kind optimizer, std::int64_t members,
-                               std::int64_t batch, std::shared_ptr<const resident_data> data)
-  : impl_(std::make_unique<impl>(ctx, std::move(spec), optimizer, members, batch, std::move(data))) {
+training_group::training_group(context& ctx, group_options options) : impl_(std::make_unique<impl>(ctx, std::move(options))) {
 }
 
 training_group::~training_group() = default;
 
-network& training_group::net() noexcept {
-  return impl_->net;
-}
-const network& training_group::net() const noexcept {
-  return impl_->net;
+const model& training_group::net() const noexcept {
+  return *impl_->net;
 }
 optimizer_kind training_group::optimizer() const noexcept {
-  return impl_->optimizer;
-}
-std::int64_t training_group::members() const noexcept {
-  return impl_->members;
+  return impl_->options.optimizer;
 }
 std::int64_t training_group::batch() const noexcept {
-  return impl_->batch;
+  return impl_->options.batch;
 }
 const resident_data& training_group::data() const noexcept {
-  return *impl_->data;
+  return *impl_->options.data;
 }
 std::int64_t training_group::batches_per_epoch() const noexcept {
-  return impl_->data->train().examples / impl_->batch;
+  return data().train().examples / batch();
+}
+std::int64_t training_group::members() const noexcept {
+  return impl_->count();
+}
+std::int64_t training_group::capacity() const noexcept {
+  return static_cast<std::int64_t>(impl_->blocks.size()) * impl_->block_rows;
+}
+
+std::int64_t training_group::join(std::uint64_t seed) {
+  auto& m = *impl_;
+  m.make_room();
+  const auto r = m.count();
+  auto number = std::find(m.row_of.begin(), m.row_of.end(), -1) - m.row_of.begin();
+  if (number == std::ssize(m.row_of))
+    m.row_of.push_back(-1);
+  m.host_params.reserve(static_cast<std::size_t>(r + 1));
+  m.host_active.reserve(static_cast<std::size_t>(r + 1));
+  m.member_of.reserve(static_cast<std::size_t>(r + 1));
+  m.fresh(r, seed);
+  m.host_params.emplace_back();
+  m.host_active.push_back(0);
+  m.member_of.push_back(number);
+  m.row_of[static_cast<std::size_t>(number)] = r;
+  m.set_params(r, {});
+  return number;
+}
+
+void training_group::leave(std::int64_t member) noexcept {
+  auto& m = *impl_;
+  const auto r = m.row(member), last = m.count() - 1;
+  m.row_of[static_cast<std::size_t>(member)] = -1;
+  if (r != last)
+    m.move_row(last, r);
+  m.host_params.pop_back();
+  m.host_active.pop_back();
+  m.member_of.pop_back();
+  m.give_up_room();
 }
 
 void training_group::reset(std::int64_t member, std::uint64_t seed) {
-  auto& m = *impl_;
-  m.net.initialise(member, seed);
-  const auto bytes = static_cast<std::size_t>(m.stride) * sizeof(float);
-  m.ctx.zero(m.first + member * m.stride, bytes);
-  if (m.second != nullptr)
-    m.ctx.zero(m.second + member * m.stride, bytes);
-  member_counters c;
-  c.seed = seed;
-  m.ctx.upload(m.counters + member, &c, sizeof c);
+  impl_->fresh(impl_->row(member), seed);
 }
 
 void training_group::set_params(std::int64_t member, const member_params& params) {
-  impl_->host_params.at(static_cast<std::size_t>(member)) = params;
-  impl_->ctx.upload(impl_->params + member, &params, sizeof params);
+  impl_->set_params(impl_->row(member), params);
 }
 
 const member_params& training_group::params(std::int64_t member) const {
-  return impl_->host_params.at(static_cast<std::size_t>(member));
+  return impl_->host_params[impl_->index(member)];
 }
 
-void training_group::set_active(std::span<const std::uint8_t> active) {
+void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters) {
   auto& m = *impl_;
-  if (active.size() != m.host_active.size())
-    throw std::invalid_argument("training_group: the active mask has " + std::to_string(active.size()) + " entries for "
-                                + std::to_string(m.members) + " members");
-  m.host_active.assign(active.begin(), active.end());
-  m.all_active = std::all_of(active.begin(), active.end(), [](auto x) { return x != 0; });
-  m.ctx.upload(m.active, active);
+  const auto f = m.row(from), t = m.row(to);
+  if (f == t)
+    return;
+  m.ctx.copy(m.record_of(t), m.record_of(f), static_cast<std::size_t>(m.at.stride) * sizeof(float));
+  if (with_counters) {
+    m.ctx.copy(m.counters_at(t), m.counters_at(f), sizeof(member_counters));
+    return;
+  }
+  auto c = m.read_counters(t);
+  c.updates = m.read_counters(f).updates; // goes with the moments
+  m.ctx.upload(m.counters_at(t), &c, sizeof c);
+}
+
+void training_group::set_active(std::span<const std::int64_t> members) {
+  auto& m = *impl_;
+  std::vector<std::uint8_t> mask(m.host_active.size(), 0);
+  for (const auto member : members)
+    mask[m.index(member)] = 1;
+  if (mask == m.host_active)
+    return;
+  m.host_active = std::move(mask);
+  m.planned = false;
+}
+
+std::size_t training_group::turns() {
+  impl_->need_plan();
+  return impl_->turns.size();
+}
+
+std::span<const std::int64_t> training_group::turn(std::size_t i) const {
+  const auto& t = impl_->turns.at(i);
+  return std::span(impl_->turn_members).subspan(t.names, t.active);
+}
+
+void training_group::step(std::size_t turn) {
+  impl_->need_plan();
+  impl_->step(impl_->turns.at(turn));
 }
 
 void training_group::step() {
-  impl_->step();
+  impl_->need_plan();
+  for (const auto& t : impl_->turns)
+    impl_->step(t);
 }
 
 member_counters training_group::counters(std::int64_t member) {
-  member_counters out;
-  impl_->ctx.download(&out, impl_->counters + member, sizeof out);
-  return out;
+  return impl_->read_counters(impl_->row(member));
 }
 
 training_group::losses training_group::take_losses(std::int64_t member) {
-  auto c = counters(member);
   losses out;
-  out.sum = static_cast<double>(c.loss_sum);
-  out.count = c.loss_count;
-  out.correct = c.correct;
-  out.not_finite = c.not_finite != 0;
-  impl_->forget_losses(c);
-  impl_->ctx.upload(impl_->counters + member, &c, sizeof c);
+  take_losses({&member, 1}, {&out, 1});
   return out;
 }
 
-std::vector<training_group::quality> training_group::evaluate() {
+void training_group::take_losses(std::span<const std::int64_t> members, std::span<losses> out) {
   auto& m = *impl_;
-  const auto& test = m.data->test();
-  network::pass p;
-  m.net.select(0, m.members);
+  if (members.empty())
+    return;
+  auto first = m.row(members.front()), end = first + 1;
+  for (const auto k : members) {
+    first = std::min(first, m.row(k));
+    end = std::max(end, m.row(k) + 1);
+  }
+  m.exchange.resize(static_cast<std::size_t>(end - first));
+  const auto bytes = m.exchange.size() * sizeof(member_counters);
+  m.ctx.download(m.exchange.data(), m.counters_at(first), bytes);
+  for (std::size_t i = 0; i < members.size(); ++i)
+    out[i] = impl::taken(m.exchange[static_cast<std::size_t>(m.row(members[i]) - first)]);
+  m.ctx.upload(m.counters_at(first), m.exchange.data(), bytes);
+}
+
+training_group::quality training_group::evaluate(std::int64_t member) {
+  auto& m = *impl_;
+  const auto& test = m.options.data->test();
+  const auto rows = m.net->rows();
+  auto* counters = m.probe.as<member_counters>();
+  model::pass p;
   p.training = false;
-  p.params = m.plain_params;
-  p.counters = m.probe;
-  std::vector<quality> out(static_cast<std::size_t>(m.members));
+  p.params = m.plain_params.as<member_params>();
+  p.counters = counters;
+  m.net->select(m.state_of(m.row(member)), 1);
+  quality out;
+  std::uint64_t correct = 0;
   // Whole batches, then the rest, each with counters of their own: losses are means over a batch's rows.
-  const auto whole = test.examples / m.net.rows() * m.net.rows();
+  const auto whole = test.examples / rows * rows;
   const std::array<std::pair<std::int64_t, std::int64_t>, 2> ranges{{{0, whole}, {whole, test.examples}}};
   for (const auto& [from, to] : ranges) {
     if (from == to)
       continue;
-    const std::vector<member_counters> fresh(out.size());
-    m.ctx.upload(m.probe, std::span<const member_counters>(fresh));
-    p.rows = std::min(m.net.rows(), to - from);
-    for (auto at = from; at < to; at += p.rows) {
-      m.net.load_input(test, m.probe, at, p.rows);
-      m.net.forward(p);
-      m.net.loss(p);
+    member_counters counted;
+    m.ctx.upload(counters, &counted, sizeof counted);
+    p.rows = std::min(rows, to - from);
+    for (auto offset = from; offset < to; offset += p.rows) {
+      m.net->load_input(test, counters, offset, p.rows);
+      m.net->forward(p);
+      m.net->loss(p);
     }
-    const auto counted = m.read(m.probe);
-    for (std::size_t k = 0; k < out.size(); ++k) {
-      out[k].loss += static_cast<double>(counted[k].loss_sum) * static_cast<double>(p.rows);
-      out[k].accuracy += counted[k].correct;
-    }
+    m.ctx.download(&counted, counters, sizeof counted);
+    out.loss += static_cast<double>(counted.loss_sum) * static_cast<double>(p.rows);
+    correct += counted.correct;
   }
-  for (auto& q : out) {
-    q.loss /= static_cast<double>(test.examples);
-    q.accuracy /= static_cast<double>(test.examples);
-  }
+  out.loss /= static_cast<double>(test.examples);
+  out.accuracy = static_cast<double>(correct) / static_cast<double>(test.examples);
   return out;
 }
 
-std::vector<double> training_group::gradient_norms() {
+double training_group::gradient_norm(std::int64_t member) {
   auto& m = *impl_;
-  auto last = m.read(m.counters);
-  for (auto& c : last) {
-    // As the last step saw them: its batch, and its dropout mask.
-    c.batch -= c.batch > 0 ? 1 : 0;
-    c.step -= c.step > 0 ? 1 : 0;
-    m.forget_losses(c);
-  }
-  m.ctx.upload(m.probe, std::span<const member_counters>(last));
-  const impl::range everyone{0, m.members};
-  m.net.select(0, m.members);
-  auto p = m.training_pass(everyone);
-  p.counters = m.probe;
+  const auto r = m.row(member);
+  auto last = m.read_counters(r);
+  // As the last step saw them: its batch, and its dropout mask.
+  last.batch -= last.batch > 0 ? 1 : 0;
+  last.step -= last.step > 0 ? 1 : 0;
+  impl::taken(last);
+  m.ctx.upload(m.probe.data(), &last, sizeof last);
+  const auto all = m.size();
+  model::pass p;
+  p.rows = m.options.batch;
   p.move_statistics = false;
-  p.active = nullptr;
-  m.net.load_input(m.data->train(), m.probe, -1, m.batch);
-  m.net.forward(p);
-  m.net.backward(p, {m.gradient, 0, m.gradient});
-  gradient_norm(m.ctx, m.members, m.part(m.gradient, everyone, 0, m.net.size()), m.params, m.probe, m.scratch_of(everyone),
-                nullptr);
-  std::vector<double> out;
-  for (const auto& c : m.read(m.probe))
-    out.push_back(static_cast<double>(c.grad_norm));
-  return out;
+  p.dropout = m.host_params[static_cast<std::size_t>(r)].dropout > 0;
+  p.params = m.params_at(r);
+  p.counters = m.probe.as<member_counters>();
+  m.net->select(m.state_of(r), 1);
+  m.net->load_input(m.options.data->train(), p.counters, -1, p.rows);
+  m.net->forward(p);
+  m.net->backward(p, {m.gradient.as<float>(), all, 0, m.gradient.as<float>(), all});
+  gpu::gradient_norm(m.ctx, 1, m.gradient_section(0, all), p.params, p.counters, m.norm_sums(), nullptr);
+  m.ctx.download(&last, m.probe.data(), sizeof last);
+  return static_cast<double>(last.grad_norm);
 }
 
 void training_group::save(std::int64_t member, core::checkpoint& out) {
   auto& m = *impl_;
-  m.each_tensor(member, [&](const std::string& name, const std::vector<std::int64_t>& shape, float* at, std::int64_t size) {
+  const auto r = m.row(member);
+  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>& shape, float* at, std::int64_t size) {
     std::vector<float> host(static_cast<std::size_t>(size));
     m.ctx.download(host.data(), at, host.size() * sizeof(float));
     out.add(name, core::dtype::f32, shape, std::span<const float>(host));
   });
-  const auto c = counters(member);
+  const auto c = m.read_counters(r);
   const std::array<std::uint64_t, 3> state{c.seed, c.step, c.batch};
   out.add("counters", core::dtype::u64, {3}, std::span<const std::uint64_t>(state));
   const std::array<std::uint64_t, 1> updates{c.updates};
@@ -349,25 +667,25 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
 
 void training_group::load(std::int64_t member, const core::checkpoint& in, bool with_counters) {
   auto& m = *impl_;
+  const auto r = m.row(member);
   auto require = [&](const std::string& name, core::dtype type, std::span<const std::int64_t> shape) {
     auto t = in.expect(name, type, shape);
     if (!t)
       throw std::invalid_argument(t.error().text);
     return *t;
   };
-  m.each_tensor(member, [&](const std::string& name, const std::vector<std::int64_t>& shape, float*, std::int64_t) {
+  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>& shape, float*, std::int64_t) {
     require(name, core::dtype::f32, shape);
   });
   constexpr std::array<std::int64_t, 1> three{3}, one{1};
   const auto* state = require("counters", core::dtype::u64, three);
   const auto* updates = require("optimizer.updates", core::dtype::u64, one);
 
-  m.each_tensor(member, [&](const std::string& name, const std::vector<std::int64_t>&, float* at, std::int64_t) {
-    const auto values = in.find(name)->as<float>();
-    m.ctx.upload(at, values);
+  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>&, float* at, std::int64_t) {
+    m.ctx.upload(at, in.find(name)->as<float>());
   });
-  m.net.weights_changed();
-  auto c = counters(member);
+  m.weights_changed(r);
+  auto c = m.read_counters(r);
   c.updates = updates->as<std::uint64_t>().front(); // goes with the moments
   if (with_counters) {
     const auto values = state->as<std::uint64_t>();
@@ -375,15 +693,20 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
     c.step = values[1];
     c.batch = values[2];
   }
-  m.forget_losses(c);
-  m.ctx.upload(m.counters + member, &c, sizeof c);
+  impl::taken(c);
+  m.ctx.upload(m.counters_at(r), &c, sizeof c);
 }
 
 std::uint64_t training_group::memory_bytes() const noexcept {
-  std::uint64_t sum = impl_->net.memory_bytes();
-  for (const auto& b : impl_->buffers)
+  auto sum = impl_->shared_bytes();
+  for (const auto& b : impl_->blocks)
     sum += b.size();
   return sum;
+}
+
+std::uint64_t training_group::memory_bytes_per_member() const noexcept {
+  const auto n = static_cast<std::uint64_t>(std::max<std::int64_t>(members(), 1));
+  return static_cast<std::uint64_t>(impl_->at.stride) * sizeof(float) + impl_->shared_bytes() / n;
 }
 
 } // namespace troupe::gpu

@@ -46,6 +46,6 @@ void enqueue(const launch_target&, const char* form, void (*kernel)(Params...), 
 #include "kernels/table.hpp"
 
 const troupe::gpu::internal::kernel_table& cuda_emulation::table() {
-  static const auto t = troupe::gpu::internal::emulated_cuda::make_table("emulated cuda");
+  static const auto t = troupe::gpu::internal::emulated_cuda::make_table("emulated cuda", true);
   return t;
 }

@@ -20,22 +20,31 @@ struct probe {
   dataset_ptr data;
   resident_data resident;
   network net;
-  std::int64_t members;
-  buffer params, counters, gradient;
+  std::int64_t members, size;
+  buffer weights, low, statistics, params, counters, gradient;
+  member_state state;
   network::pass pass;
 
   probe(context& c, network_spec spec, std::int64_t k, const nlohmann::json& data_options, float dropout = 0)
-    : ctx(c), data(make(data_options)), resident(ctx, data), net(ctx, complete(std::move(spec), *data), k, rows), members(k) {
+    : ctx(c), data(make(data_options)), resident(ctx, data), net(ctx, complete(std::move(spec), *data), k, rows), members(k),
+      size(net.layout().size) {
     params = ctx.allocate_of<member_params>(static_cast<std::size_t>(k));
     counters = ctx.allocate_of<member_counters>(static_cast<std::size_t>(k));
-    gradient = ctx.allocate_of<float>(static_cast<std::size_t>(k * net.stride()));
+    const auto n = static_cast<std::size_t>(k * size);
+    weights = ctx.allocate_of<float>(n);
+    low = ctx.allocate_of<bf16>(n);
+    statistics = ctx.allocate_of<float>(n);
+    gradient = ctx.allocate_of<float>(n);
+    const bool half = net.layout().precision == precision_kind::bf16;
+    state = {weights.as<float>(), statistics.as<float>(), size, half ? low.as<bf16>() : nullptr, size};
     member_params p;
     p.dropout = dropout;
     p.label_smoothing = 0.1F;
     for (std::int64_t i = 0; i < k; ++i) {
       ctx.upload(params.as<member_params>() + i, &p, sizeof p);
-      net.initialise(i, 100 + static_cast<std::uint64_t>(i));
+      initialise(i, 100 + static_cast<std::uint64_t>(i));
     }
+    net.select(state, k);
     pass.rows = rows;
     pass.dropout = dropout > 0;
     pass.move_statistics = false;
@@ -60,6 +69,13 @@ struct probe {
     return s;
   }
 
+  void initialise(std::int64_t member, std::uint64_t seed) {
+    std::vector<float> w(static_cast<std::size_t>(size), 0.0F), s(w);
+    net.initialise(w, s, seed);
+    ctx.upload(statistics.as<float>() + member * size, std::span<const float>(s));
+    set_weights(member, w);
+  }
+
   void reset_counters() {
     for (std::int64_t i = 0; i < members; ++i) {
       member_counters c;
@@ -82,20 +98,20 @@ struct probe {
     reset_counters();
     ctx.zero(gradient.data(), gradient.size());
     net.forward(pass);
-    net.backward(pass, {gradient.as<float>(), 0, gradient.as<float>()});
-    std::vector<float> out(static_cast<std::size_t>(net.stride()));
-    ctx.download(out.data(), gradient.as<float>() + member * net.stride(), out.size() * sizeof(float));
+    net.backward(pass, {gradient.as<float>(), size, 0, gradient.as<float>(), size});
+    std::vector<float> out(static_cast<std::size_t>(size));
+    ctx.download(out.data(), gradient.as<float>() + member * size, out.size() * sizeof(float));
     return out;
   }
 
   std::vector<float> weights_of(std::int64_t member) {
-    std::vector<float> out(static_cast<std::size_t>(net.stride()));
-    ctx.download(out.data(), net.weights() + member * net.stride(), out.size() * sizeof(float));
+    std::vector<float> out(static_cast<std::size_t>(size));
+    ctx.download(out.data(), weights.as<float>() + member * size, out.size() * sizeof(float));
     return out;
   }
   void set_weights(std::int64_t member, const std::vector<float>& w) {
-    ctx.upload(net.weights() + member * net.stride(), std::span<const float>(w));
-    net.weights_changed();
+    ctx.upload(weights.as<float>() + member * size, std::span<const float>(w));
+    to_bf16(ctx, members, {weights.as<float>(), size, size}, {low.as<bf16>(), size, size});
   }
 };
 
@@ -113,7 +129,7 @@ void check_against_finite_differences(network_spec spec, const nlohmann::json& d
   const std::int64_t member = 1;
   const auto g = p.gradient_of(member);
   const auto w = p.weights_of(member);
-  for (const auto& array : p.net.parameters()) {
+  for (const auto& array : p.net.layout().weights) {
     const auto* slope = g.data() + array.offset;
     const auto length = norm(slope, array.size);
     CAPTURE(array.name);
@@ -221,12 +237,12 @@ TEST_CASE("products add to the scaled contents of their target") {
     ctx.upload(p.gradient.data(), std::span<const float>(ones));
     auto vectors = ctx.allocate_of<float>(g.size());
     p.net.forward(p.pass);
-    p.net.backward(p.pass, {p.gradient.as<float>(), 0.5F, vectors.as<float>()});
+    p.net.backward(p.pass, {p.gradient.as<float>(), p.size, 0.5F, vectors.as<float>(), p.size});
     std::vector<float> sum(g.size());
     ctx.download(sum.data(), p.gradient.data(), sum.size() * sizeof(float));
-    for (const auto& array : p.net.parameters()) {
+    for (const auto& array : p.net.layout().weights) {
       const auto i = static_cast<std::size_t>(array.offset + array.size / 2);
-      if (array.offset < p.net.matrix_size())
+      if (array.offset < p.net.layout().matrix_size)
         CHECK(sum[i] == doctest::Approx(g[i] + 0.5F).epsilon(1e-5));
       else
         CHECK(sum[i] == 1.0F); // vectors have a place of their own
@@ -237,13 +253,13 @@ TEST_CASE("products add to the scaled contents of their target") {
 TEST_CASE("weights start uniform within the bound of their fan-in and depend on the seed alone") {
   context ctx(cpu_slot());
   probe p(ctx, mlp(activation::relu), 2, small_data());
-  p.net.initialise(0, 5);
-  p.net.initialise(1, 5);
+  p.initialise(0, 5);
+  p.initialise(1, 5);
   CHECK(p.weights_of(0) == p.weights_of(1));
-  p.net.initialise(1, 6);
+  p.initialise(1, 6);
   CHECK(p.weights_of(0) != p.weights_of(1));
   const auto w = p.weights_of(0);
-  for (const auto& array : p.net.parameters()) {
+  for (const auto& array : p.net.layout().weights) {
     const auto bound = 1 / std::sqrt(static_cast<float>(array.fan_in));
     const auto* x = w.data() + array.offset;
     const auto [low, high] = std::minmax_element(x, x + array.size);
@@ -307,6 +323,6 @@ TEST_CASE("the work of a step is counted in products") {
   const network net(ctx, s, 1, 128);
   // 155.1 MFLOP for a batch of 128, as a hand count gives.
   CHECK(net.flops_per_example() * 128 == doctest::Approx(155.1e6).epsilon(1e-3));
-  CHECK(net.size() >= 269322);
+  CHECK(net.layout().size >= 269322);
   CHECK(net.memory_bytes() <= ctx.memory_used());
 }

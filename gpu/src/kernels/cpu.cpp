@@ -7,6 +7,6 @@
 namespace troupe::gpu::internal::TROUPE_KERNELS {
 
 extern const kernel_table table;
-constinit const kernel_table table = make_table(TROUPE_STRING(TROUPE_KERNELS));
+constinit const kernel_table table = make_table(TROUPE_STRING(TROUPE_KERNELS), false);
 
 } // namespace troupe::gpu::internal::TROUPE_KERNELS

@@ -148,9 +148,9 @@ struct batch_apply_op {
 };
 
 inline void batch_norm(const launch_target& on, const norm_args& a) {
-  columnwise(on, a.members, a.x.rows, a.x.cols, nullptr, batch_mean_op{a});
-  columnwise(on, a.members, a.x.rows, a.x.cols, nullptr, batch_variance_op{a});
-  map(on, a.members, a.x.rows, a.x.cols, nullptr, batch_apply_op<false>{a, a.stats});
+  columnwise(on, a.members, a.x.rows, a.x.cols, a.active, batch_mean_op{a});
+  columnwise(on, a.members, a.x.rows, a.x.cols, a.active, batch_variance_op{a});
+  map(on, a.members, a.x.rows, a.x.cols, a.active, batch_apply_op<false>{a, a.stats});
 }
 
 inline void batch_norm_inference(const launch_target& on, const norm_args& a) {

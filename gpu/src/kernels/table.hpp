@@ -12,9 +12,10 @@
 
 namespace troupe::gpu::internal::TROUPE_KERNELS {
 
-constexpr kernel_table make_table(const char* name) {
+constexpr kernel_table make_table(const char* name, bool wants_many) {
   kernel_table t{};
   t.name = name;
+  t.wants_many = wants_many;
   t.bias_act_f32 = bias_act<float>;
   t.bias_act_bf16 = bias_act<bf16>;
   t.act_backward_f32_f32 = act_backward<float, float>;

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <typeindex>
 #include <utility>
 #include <vector>
 
@@ -100,6 +102,20 @@ private:
   bool host_ = false;
 };
 
+/// Says whether a context may be used here and now; may outlive it. For destructors of what lives on a context but may be
+/// dropped elsewhere or later.
+class context_watch {
+public:
+  /// True on the thread that owns the context, as long as it lives.
+  bool here() const noexcept { return owner_->load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+
+private:
+  friend class context;
+  using owner = std::atomic<std::thread::id>;
+  explicit context_watch(std::shared_ptr<const owner> o) noexcept : owner_(std::move(o)) {}
+  std::shared_ptr<const owner> owner_;
+};
+
 /// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread
 /// that made it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every
 /// operation is enqueued on the context's one stream (on the CPU: done at once).
@@ -144,6 +160,21 @@ public:
   std::uint64_t memory_peak() const noexcept; ///< the most that `memory_used` was; any thread
   std::uint64_t memory_budget() const noexcept { return options_.memory_budget; }
 
+  /// What users of this context share by type and key, made by the first of them and kept as long as someone holds it.
+  /// `make()` returns a std::shared_ptr<T>.
+  template <class T, class Make>
+  std::shared_ptr<T> share(const std::string& key, Make make) {
+    check_thread();
+    std::erase_if(shared_, [](const auto& x) { return x.second.expired(); });
+    if (const auto at = shared_.find({typeid(T), key}); at != shared_.end())
+      return std::static_pointer_cast<T>(at->second.lock());
+    std::shared_ptr<T> made = make();
+    shared_.insert_or_assign({typeid(T), key}, made);
+    return made;
+  }
+
+  context_watch watch() const noexcept { return context_watch(owner_); }
+
   // -- giving way: a long-running step loop asks this between two steps --------------------------------------
 
   /// True when the work at hand should end after the current step: its time slice is over or someone asked
@@ -164,7 +195,8 @@ private:
   std::shared_ptr<internal::backend> impl_; // shared with living buffers
   const internal::kernel_table* kernels_ = nullptr;
   void* stream_ = nullptr;
-  std::atomic<std::thread::id> owner_;
+  std::shared_ptr<context_watch::owner> owner_;
+  std::map<std::pair<std::type_index, std::string>, std::weak_ptr<void>> shared_;
   const std::atomic<bool>* yield_flag_ = nullptr;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
 };

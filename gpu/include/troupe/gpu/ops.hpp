@@ -108,7 +108,7 @@ void layer_norm_backward(context& ctx, std::int64_t members, mat<const float> dy
 /// Per column over the rows (NHWC images: rows = n*h*w, columns = channels). `stats` as above but per column (2 rows).
 /// Training mode also moves running = (1 - rate) running + rate * batch (unbiased variance); `running` has 2 rows.
 void batch_norm(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain, vec<const float> bias, float eps,
-                float rate, mat<float> y, mat<float> stats, mat<float> running);
+                float rate, mat<float> y, mat<float> stats, mat<float> running, const std::uint8_t* active = nullptr);
 void batch_norm_inference(context& ctx, std::int64_t members, mat<const float> x, vec<const float> gain, vec<const float> bias,
                           float eps, mat<const float> running, mat<float> y);
 void batch_norm_backward(context& ctx, std::int64_t members, mat<const float> dy, mat<const float> x, vec<const float> gain,

@@ -10,7 +10,7 @@
 #include "troupe/core/checkpoint.hpp"
 #include "troupe/gpu/context.hpp"
 #include "troupe/gpu/dataset.hpp"
-#include "troupe/gpu/network.hpp"
+#include "troupe/gpu/model.hpp"
 #include "troupe/gpu/ops.hpp"
 
 namespace troupe::gpu {
@@ -18,58 +18,97 @@ namespace troupe::gpu {
 enum class optimizer_kind : std::uint8_t { sgd, adamw };
 std::string_view to_string(optimizer_kind x) noexcept;
 
-/// K models of one architecture in training at once on one context: network, optimizer, place in the data and
-/// hyperparameters of each. A model that trains alone is a group of one.
+/// What the members of a group have in common.
+struct group_options {
+  model_factory make;
+  optimizer_kind optimizer = optimizer_kind::sgd;
+  std::int64_t batch = 128;
+  std::shared_ptr<const resident_data> data;
+  std::int64_t block = 0; ///< CPU: the most members of a turn; 0: chosen by the model's size
+};
+
+/// Models of one architecture in training at once on one context: optimizer, place in the data and hyperparameters of each.
+/// Members come and go between any two steps; a model that trains alone is a group of one.
 ///
-/// Hyperparameters and counters lie in device memory, one per member, so that changing them costs one small copy. A
-/// step allocates nothing and waits for nothing. All random numbers are functions of (a member's seed, its counters), so a
-/// member's training does not depend on how its steps are grouped into calls.
+/// A member's state (weights, moments, statistics) is one record in a slab, its hyperparameters and counters lie in device
+/// memory, so that a member is moved by one copy and a push is one small copy. Records are dense: the last one takes the place
+/// of one that leaves. A step allocates nothing and waits for nothing. All random numbers are functions of (a member's seed, its
+/// counters), so a member's training does not depend on how its steps are grouped into calls, nor on the company it keeps: bit
+/// for bit on the CPU, within rounding on a GPU.
+///
+/// On a GPU the active members step at once, in capacities of powers of two; a full group doubles. On the CPU they step in turns,
+/// blocks of a few where models are so small that one call over several is faster than several calls, else one by one.
 class training_group {
 public:
-  training_group(context& ctx, network_spec spec, optimizer_kind optimizer, std::int64_t members, std::int64_t batch,
-                 std::shared_ptr<const resident_data> data);
+  /// A group without members. Throws `std::invalid_argument` for a batch that does not fit the data or the model.
+  training_group(context& ctx, group_options options);
   ~training_group();
   training_group(const training_group&) = delete;
   training_group& operator=(const training_group&) = delete;
 
-  network& net() noexcept;
-  const network& net() const noexcept;
+  const model& net() const noexcept;
   optimizer_kind optimizer() const noexcept;
-  std::int64_t members() const noexcept;
   std::int64_t batch() const noexcept;
   const resident_data& data() const noexcept;
   std::int64_t batches_per_epoch() const noexcept;
 
-  /// Fresh weights, optimizer state and counters from `seed`.
+  // -- members -------------------------------------------------------------------------------------------------------
+
+  /// A new member with fresh weights, optimizer state and counters from `seed` and default hyperparameters; it does not take
+  /// part in steps yet. Returns its number, which stays its own until it leaves. Throws `out_of_memory`; the group is then as it
+  /// was.
+  std::int64_t join(std::uint64_t seed);
+  void leave(std::int64_t member) noexcept;
+  std::int64_t members() const noexcept;  ///< how many
+  std::int64_t capacity() const noexcept; ///< how many there is memory for
+
+  /// Fresh weights, optimizer state and counters.
   void reset(std::int64_t member, std::uint64_t seed);
   /// In effect from the next step on.
   void set_params(std::int64_t member, const member_params& params);
   const member_params& params(std::int64_t member) const;
-  /// One byte per member: who takes part in the next steps.
-  void set_active(std::span<const std::uint8_t> active);
+  /// Makes `to` what `from` is: weights, statistics and optimizer state; `with_counters`: counters, seed and place in the data
+  /// too. On the device.
+  void copy(std::int64_t from, std::int64_t to, bool with_counters);
 
-  /// Enqueues one optimizer update of every active member.
+  // -- steps ---------------------------------------------------------------------------------------------------------
+
+  /// Who takes part in the next steps; the others rest.
+  void set_active(std::span<const std::int64_t> members);
+  /// The active members in the parts that step at once: on a GPU one part, on the CPU blocks. They hold until members, active
+  /// ones or hyperparameters change.
+  std::size_t turns();
+  std::span<const std::int64_t> turn(std::size_t i) const;
+  /// Enqueues one optimizer update of every member of a turn.
+  void step(std::size_t turn);
+  /// Of every active member.
   void step();
+
   /// Waits for the steps so far.
   member_counters counters(std::int64_t member);
-  /// What the losses since the last call were, and starts again; waits for the steps so far.
+  /// What a member's losses since the last call were; they start again.
   struct losses {
     double sum = 0;
     std::uint64_t count = 0;
     std::uint64_t correct = 0;
+    std::uint64_t step = 0; ///< steps done
     bool not_finite = false;
   };
   losses take_losses(std::int64_t member);
+  /// Of several members in one exchange with the device.
+  void take_losses(std::span<const std::int64_t> members, std::span<losses> out);
+
+  // -- measuring and keeping -----------------------------------------------------------------------------------------
 
   /// On the held-out examples, all of them in order, without dropout and smoothing.
   struct quality {
     double accuracy = 0; ///< 0 to 1
     double loss = 0;     ///< mean cross-entropy
   };
-  std::vector<quality> evaluate();
-  /// L2 norm of the gradient of each member's last batch (the first, before any step) at its present weights. Changes
-  /// nothing that training depends on.
-  std::vector<double> gradient_norms();
+  quality evaluate(std::int64_t member);
+  /// L2 norm of the gradient of the last batch (the first, before any step) at the present weights. Changes nothing that
+  /// training depends on.
+  double gradient_norm(std::int64_t member);
 
   /// Adds weights, statistics, optimizer state and counters.
   void save(std::int64_t member, core::checkpoint& out);
@@ -78,6 +117,8 @@ public:
   void load(std::int64_t member, const core::checkpoint& in, bool with_counters);
 
   std::uint64_t memory_bytes() const noexcept; ///< without the data, which is shared
+  /// A member's record and its share of what all use.
+  std::uint64_t memory_bytes_per_member() const noexcept;
 
 private:
   struct impl;

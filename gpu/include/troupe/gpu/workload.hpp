@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +42,27 @@ public:
   using std::runtime_error::runtime_error;
 };
 
+class workload;
+
+/// One workload's part in steps that run as one.
+struct fused_run {
+  workload* work = nullptr;
+  std::uint64_t max_steps = 0; ///< at least 1
+  run_report report;           ///< filled in; no steps where its turn did not come
+  std::exception_ptr failure;  ///< filled in: this one failed; the others do not notice
+};
+
+/// What workloads have in common whose steps can run as one. Lives at least as long as one of them; used on the slot's thread.
+class fusion {
+public:
+  virtual ~fusion() = default;
+  /// Up to `max_steps` steps of each. Returns when one of them has done its steps or failed, or when `ctx.should_yield()`, after
+  /// at least one step. An exception fails all of them. What each of them computes must not depend on the others.
+  virtual void run(context& ctx, std::span<fused_run> runs) = 0;
+  /// The most of them that run as one.
+  virtual std::size_t most() const noexcept { return std::numeric_limits<std::size_t>::max(); }
+};
+
 /// One model in training: what a trainer actor runs on its slot. Users derive their own.
 ///
 /// A workload is built, used and destroyed on its slot's thread, so it needs no locks; it may throw anything
@@ -56,6 +80,10 @@ public:
   /// and throws `not_finite` for a loss that is NaN or infinite. GPU workloads override it to enqueue many
   /// steps at once.
   virtual run_report run(context& ctx, std::uint64_t max_steps);
+
+  /// Equal, and not null, for workloads whose steps may run as one; the slot then calls `fusion::run` in place of `run`. Says the
+  /// same each time and throws nothing.
+  virtual fusion* fused_with() noexcept { return nullptr; }
 
   /// Measures at a sync point; must leave what training depends on unchanged.
   virtual evaluation evaluate(context& ctx) = 0;
@@ -95,6 +123,7 @@ struct workload_config {
   const nlohmann::json* options =
       nullptr; ///< the "workload" object of the trainer less "type"; never null when building
   core::hyperparameters hp;
+  bool fuse = true; ///< may run as one with others of its kind
 };
 
 /// Workloads by name. Explicit: nothing registers itself; a program fills one and passes it on.
