@@ -18,11 +18,14 @@ constexpr auto patience = std::chrono::seconds(60);
 
 class walk final : public gpu::workload {
 public:
-  walk(const gpu::workload_config& cfg, std::shared_ptr<mischief> what)
+  walk(gpu::context& ctx, const gpu::workload_config& cfg, std::shared_ptr<mischief> what)
       : name_(cfg.name), seed_(cfg.seed), what_(std::move(what)), weights_(cfg.options->value("size", 4u)),
         momentum_(weights_.size()) {
+    if (what_)
+      what_->before_build(name_);
     if (what_ && what_->fails_build(name_))
       throw std::runtime_error(name_ + " cannot be built");
+    memory_ = ctx.allocate(cfg.options->value("bytes", std::size_t{0}));
     apply(cfg.hp);
   }
 
@@ -58,6 +61,8 @@ public:
   }
 
   void save(gpu::context&, core::checkpoint& out) override {
+    if (what_)
+      what_->before_save(name_);
     const auto n = static_cast<std::int64_t>(weights_.size());
     out.add("weights.w", core::dtype::f32, {n}, std::span<const float>(weights_));
     out.add("momentum.w", core::dtype::f32, {n}, std::span<const float>(momentum_));
@@ -94,7 +99,11 @@ public:
     }
     return {};
   }
-  void set(gpu::context&, const core::hyperparameters& changes) override { apply(changes); }
+  void set(gpu::context&, const core::hyperparameters& changes) override {
+    apply(changes);
+    if (what_)
+      what_->note_set(name_, lr_);
+  }
   std::string signature() const override { return "walk " + std::to_string(weights_.size()); }
   std::uint64_t memory_bytes() const override { return 8 * weights_.size(); }
 
@@ -107,6 +116,7 @@ private:
   std::vector<float> weights_, momentum_;
   std::uint64_t step_ = 0;
   double lr_ = 0.1;
+  gpu::buffer memory_;
 };
 
 class asked_policy final : public core::policy {
@@ -155,13 +165,47 @@ void mischief::wait_if_held(const std::string& who, std::uint64_t step) {
   });
 }
 
+void mischief::close(gate& g, const std::string& who) {
+  const std::lock_guard lock(mutex_);
+  g.closed.insert(who);
+}
+
+void mischief::open(gate& g) {
+  const std::lock_guard lock(mutex_);
+  g.closed.clear();
+  changed_.notify_all();
+}
+
+void mischief::pass(gate& g, const std::string& who) {
+  std::unique_lock lock(mutex_);
+  g.waiting.insert(who);
+  changed_.notify_all();
+  changed_.wait_for(lock, patience, [&] { return !g.closed.contains(who); });
+  g.waiting.erase(who);
+}
+
+bool mischief::wait_until_at(gate& g, const std::string& who) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, [&] { return g.closed.contains(who) && g.waiting.contains(who); });
+}
+
+void mischief::note_set(const std::string& who, double lr) {
+  const std::lock_guard lock(mutex_);
+  ++sets_[{who, lr}];
+}
+
+int mischief::times_set(const std::string& who, double lr) {
+  const std::lock_guard lock(mutex_);
+  return sets_[{who, lr}];
+}
+
 // -- registries
 // ------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<gpu::workload_registry> walks(std::shared_ptr<mischief> what) {
   auto out = std::make_shared<gpu::workload_registry>();
-  out->add("walk", [what](gpu::context&, const gpu::workload_config& cfg) -> std::unique_ptr<gpu::workload> {
-    return std::make_unique<walk>(cfg, what);
+  out->add("walk", [what](gpu::context& ctx, const gpu::workload_config& cfg) -> std::unique_ptr<gpu::workload> {
+    return std::make_unique<walk>(ctx, cfg, what);
   });
   return out;
 }

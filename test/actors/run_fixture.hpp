@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -33,13 +35,35 @@ public:
   /// Its steps from `at` on wait until `release`.
   void hold(const std::string& who, std::uint64_t at);
   void release();
+  /// From now on its saves wait until `release_saves`.
+  void hold_saves(const std::string& who) { close(saves_, who); }
+  void release_saves() { open(saves_); }
+  /// When one of them waits there. False: it took longer than a test may.
+  bool wait_until_saving(const std::string& who) { return wait_until_at(saves_, who); }
+  /// The same of being built.
+  void hold_builds(const std::string& who) { close(built_, who); }
+  void release_builds() { open(built_); }
+  bool wait_until_building(const std::string& who) { return wait_until_at(built_, who); }
+  /// How often its lr was set to `lr`, in all its lives.
+  int times_set(const std::string& who, double lr);
 
   bool fails(const std::string& who, std::uint64_t step) { return hit(failures_, who, step); }
   bool spoils(const std::string& who, std::uint64_t step) { return hit(spoils_, who, step); }
   bool fails_build(const std::string& who) { return hit(builds_, who, 0); }
   void wait_if_held(const std::string& who, std::uint64_t step);
+  void before_save(const std::string& who) { pass(saves_, who); }
+  void before_build(const std::string& who) { pass(built_, who); }
+  void note_set(const std::string& who, double lr);
 
 private:
+  /// Where those who come by wait while it is closed for them.
+  struct gate {
+    std::set<std::string> closed, waiting;
+  };
+  void close(gate& g, const std::string& who);
+  void open(gate& g);
+  void pass(gate& g, const std::string& who);
+  bool wait_until_at(gate& g, const std::string& who);
   struct entry {
     std::uint64_t at = 0;
     int times = 0;
@@ -51,10 +75,12 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   table failures_, spoils_, builds_, held_;
+  gate saves_, built_;
+  std::map<std::pair<std::string, double>, int> sets_;
 };
 
 /// "walk": a weight and a momentum per coordinate that walk by counter-based random numbers times "lr". The
-/// options may give "size" (coordinates, 4). Its loss at a step is the step's mean |weight|; accuracy 1 / (1
+/// options may give "size" (coordinates, 4) and "bytes" (of the slot's memory that it holds beside, 0). Its loss at a step is the step's mean |weight|; accuracy 1 / (1
 /// + loss).
 std::shared_ptr<gpu::workload_registry> walks(std::shared_ptr<mischief> what = nullptr);
 
