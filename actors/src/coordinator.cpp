@@ -165,8 +165,10 @@ void coordinator::on_slot_lost(std::uint32_t node, std::uint32_t slot, const std
 }
 
 void coordinator::on_placed(const trainer_ref& who, const std::string& where) {
-  if (auto* t = current(who))
+  if (auto* t = current(who)) {
     t->where = where;
+    t->waits_for_room = false;
+  }
 }
 
 void coordinator::on_not_placed(const trainer_ref& who, const core::error& why) {
@@ -269,8 +271,10 @@ void coordinator::on_failed(const trainer_failed& x) {
   if (!t)
     return;
   t->step = x.step;
-  supervise([ref = x.from](supervisor& s) { s.forget(ref, false); });
-  on_failure(*t, from_wire(x.failure), false);
+  const auto why = from_wire(x.failure);
+  const bool crowded = why.code == core::errc::out_of_memory;
+  supervise([ref = x.from, crowded](supervisor& s) { crowded ? s.crowded(ref) : s.forget(ref, false); });
+  on_failure(*t, why, crowded);
 }
 
 void coordinator::on_lost(const trainer_ref& who, const core::error& why, bool blameless) {

@@ -37,6 +37,9 @@ namespace troupe::actors::internal {
 ///                        │ none left │ ▼ ▼
 ///                    failed for good (fail fast, refill) trainer_finished
 ///
+/// Running out of memory does not count as a failure while the next life can be placed beside fewer others; until there is room it
+/// waits, and no sync point waits for it.
+///
 /// A new life begins from the newest state there is: one kept in memory, else the newest checkpoint file,
 /// else the beginning. What was decided and pushed since that state is given again as it comes by.
 class coordinator {
@@ -57,6 +60,10 @@ public:
   void on_slot_lost(std::uint32_t node, std::uint32_t slot, const std::string& reason);
   void on_placed(const trainer_ref& who, const std::string& where);
   void on_not_placed(const trainer_ref& who, const core::error& why);
+  /// There is no room for it until others have left a slot. Nobody waits for it meanwhile.
+  void on_waiting(const trainer_ref& who, const core::error& why);
+  /// It ran out of memory alone on every slot that it may live on.
+  void on_no_room(const trainer_ref& who, const core::error& why);
   /// `blameless`: it is not the trainer's fault (its node is gone) and does not count.
   void on_lost(const trainer_ref& who, const core::error& why, bool blameless);
   /// Ends the run as failed, at once: the ground it stands on is gone.
@@ -83,6 +90,7 @@ private:
     std::string stop_reason;  ///< to be stopped as soon as it is up; empty: not
     std::uint32_t incarnation = 0;
     std::uint32_t restarts = 0; ///< that count
+    bool waits_for_room = false;
     trainer_actor hdl;          ///< null while it is not up
     std::string signature;
     core::hyperparameters hp; ///< in effect
@@ -188,6 +196,7 @@ private:
   void on_failure(trainer& t, const core::error& why, bool blameless);
   void give_up(trainer& t, const core::error& why, bool told = false);
   void refill(const trainer& gone);
+  void stop_waiting(trainer& t);
   core::trainer_id add(core::trainer_spec spec, const std::string& text);
   void end(trainer& t, trainer_state as);
   void leave_all(trainer& t, const std::string& why);
@@ -245,6 +254,8 @@ private:
   void send_push(std::uint64_t number);
   void ask(std::uint64_t number, operation& o, const trainer& t);
   void send_pushes(trainer& t);
+  void keep_pushes(trainer& t);
+  void take_in(trainer& t, const core::hyperparameters& changes, std::uint64_t step);
   void collect_status(std::function<void(run_status)> then);
   run_status status_now() const;
   trainer_info info_of(const trainer& t) const;

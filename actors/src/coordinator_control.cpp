@@ -121,12 +121,15 @@ void coordinator::pause(const std::string& who, reply<acknowledgements> to) {
   o.waiting.insert(ts->begin(), ts->end());
   o.to = to;
   open_operation(std::move(o));
-  for (const auto id : *ts) {
-    trainers_[id].wants_pause = true;
-    if (begun_) // else it is told before it begins
-      command(trainers_[id], pause_training{});
-  }
   event("paused", {{"who", who}});
+  for (const auto id : *ts) {
+    auto& t = trainers_[id];
+    t.wants_pause = true;
+    if (begun_) // else it is told before it begins
+      command(t, pause_training{});
+    if (t.waits_for_room) // it stands still anyway
+      acknowledge(operation::kind::pause, t, t.step);
+  }
 }
 
 void coordinator::resume(const std::string& who, reply<acknowledgements> to) {
@@ -170,6 +173,8 @@ void coordinator::stop(const std::string& who, const std::string& reason, reply<
     t.stop_reason = reason.empty() ? "stopped on request" : reason;
     if (t.hdl && begun_)
       command(t, stop_training{{}, true, t.stop_reason});
+    else if (t.waits_for_room)
+      stop_waiting(t);
   }
 }
 
@@ -229,6 +234,35 @@ void coordinator::send_push(std::uint64_t number) {
     ask(number, o, trainers_[id]);
   if (waiting.empty())
     close_if_complete(number);
+  for (const auto id : waiting)
+    if (trainers_[id].waits_for_room)
+      keep_pushes(trainers_[id]);
+}
+
+/// A trainer that waits for room may do so for long: what is pushed meanwhile is kept for its next life, and nobody waits for its
+/// answer. (That the values are right for it was checked before anyone was asked.)
+void coordinator::keep_pushes(trainer& t) {
+  std::vector<std::uint64_t> hit;
+  for (auto& [number, o] : operations_) {
+    if (!o.waiting.contains(t.id) || (o.what != operation::kind::push && o.what != operation::kind::check))
+      continue;
+    o.waiting.erase(t.id);
+    o.done.push_back({t.id, t.spec.name, t.step});
+    if (o.what == operation::kind::push)
+      take_in(t, o.changes, t.step);
+    hit.push_back(number);
+  }
+  for (const auto number : hit)
+    close_if_complete(number);
+}
+
+/// They hold for `t` in all its lives from this state on.
+void coordinator::take_in(trainer& t, const core::hyperparameters& changes, std::uint64_t step) {
+  t.hp.update(changes);
+  t.pushed.update(changes);
+  t.pushed_after.update(changes);
+  event("pushed",
+        {{"trainer", t.id}, {"name", t.spec.name}, {"step", step}, {"hyperparameters", core::to_json(changes)}});
 }
 
 /// Once in each of its lives; a trainer that is not up is asked when it is.
@@ -252,6 +286,10 @@ void coordinator::on_push_ack(const push_ack& x) {
   auto* t = current(x.from);
   if (!t)
     return;
+  if (!x.failure)
+    t->hp = from_wire(x.hp);
+  else if (x.request == 0) // of before this life
+    event("push_refused", {{"trainer", t->id}, {"name", t->spec.name}, {"step", x.step}, {"reason", x.failure.text}});
   const auto i = operations_.find(x.request);
   if (i == operations_.end() || i->second.waiting.erase(t->id) == 0)
     return;
@@ -262,13 +300,7 @@ void coordinator::on_push_ack(const push_ack& x) {
     o.done.push_back({t->id, t->spec.name, x.step});
     if (o.what == operation::kind::push) {
       t->step = x.step;
-      t->hp = from_wire(x.hp);
-      t->pushed.update(o.changes);
-      t->pushed_after.update(o.changes);
-      event("pushed", {{"trainer", t->id},
-                       {"name", t->spec.name},
-                       {"step", x.step},
-                       {"hyperparameters", core::to_json(o.changes)}});
+      take_in(*t, o.changes, x.step);
     }
   }
   close_if_complete(x.request);

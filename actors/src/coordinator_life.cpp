@@ -143,6 +143,53 @@ void coordinator::on_failure(trainer& t, const core::error& why, bool blameless)
   begin_all_if_ready();
 }
 
+void coordinator::on_waiting(const trainer_ref& who, const core::error& why) {
+  auto* t = current(who);
+  if (!t || std::exchange(t->waits_for_room, true))
+    return;
+  event("trainer_waits", {{"trainer", t->id}, {"name", t->spec.name}, {"step", t->step}, {"reason", why.text}});
+  // Those who would have to leave may be waiting at a sync point: it must not be for this one.
+  if (const auto known = engine_.incarnation_of(t->id))
+    perform(engine_.member_down(t->id, *known, false, clock::now()));
+  keep_pushes(*t);
+  if (t->wants_pause)
+    acknowledge(operation::kind::pause, *t, t->step);
+  if (!t->stop_reason.empty())
+    stop_waiting(*t);
+}
+
+/// Fewer others there cannot be: from here on it is a failure like any other.
+void coordinator::on_no_room(const trainer_ref& who, const core::error& why) {
+  auto* t = current(who);
+  if (!t)
+    return;
+  t->waits_for_room = false;
+  supervise([id = t->id](supervisor& s) { s.forget_crowding(id); });
+  if (t->restarts >= exp_.failures.max_restarts) {
+    give_up(*t, {core::errc::out_of_memory, t->failure.text + "; " + why.text});
+    return;
+  }
+  ++t->restarts;
+  drop(std::exchange(t->loading, {}));
+  launch(*t);
+}
+
+/// A trainer that waits for room and is to stop: nothing of it is anywhere but its last checkpoint.
+void coordinator::stop_waiting(trainer& t) {
+  supervise([ref = ref_of(t)](supervisor& s) { s.forget(ref, false); });
+  nlohmann::json details{{"trainer", t.id},
+                         {"name", t.spec.name},
+                         {"incarnation", t.incarnation},
+                         {"step", t.step},
+                         {"stopped", true},
+                         {"reason", t.stop_reason}};
+  if (t.newest)
+    details["metadata"] = core::to_json(*t.newest);
+  event("trainer_finished", std::move(details));
+  end(t, trainer_state::stopped);
+  check_end();
+}
+
 /// What waited for its state waits no more.
 void coordinator::leave_all(trainer& t, const std::string& why) {
   replaying_.erase(t.id);

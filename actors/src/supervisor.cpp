@@ -1,5 +1,6 @@
 #include "supervisor.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "coordinator.hpp"
@@ -37,6 +38,7 @@ void supervisor::on_node(const node_up& x) {
                                            : "its agent ended: " + error_text(why));
   });
   tell([number = x.node, slots = x.slots.size()](coordinator& c) { c.on_node(number, slots); });
+  place_waiting();
 }
 
 void supervisor::on_node_down(std::uint32_t number, const std::string& why) {
@@ -51,19 +53,29 @@ void supervisor::on_node_down(std::uint32_t number, const std::string& why) {
       lives_.erase(i);
       tell([ref, reason](coordinator& c) { c.on_lost(ref, {core::errc::failed, reason}, true); });
     }
+  place_waiting();
 }
 
 void supervisor::on_slot_lost(const slot_lost& x) {
   // Its trainers tell that they failed. Nothing new goes there.
   places_.lose_slot(x.node, x.slot);
   tell([x](coordinator& c) { c.on_slot_lost(x.node, x.slot, x.reason); });
+  place_waiting();
 }
 
 void supervisor::start(order x) {
   const auto ref = x.what.who;
   const auto place = places_.place(ref.trainer, x.what.name, x.pin);
   if (!place) {
-    tell([ref, why = place.error()](coordinator& c) { c.on_not_placed(ref, why); });
+    const auto& why = place.error();
+    if (why.code != core::errc::out_of_memory) {
+      tell([ref, why](coordinator& c) { c.on_not_placed(ref, why); });
+    } else if (places_.room_for(ref.trainer, x.pin) == core::placement::room::later) {
+      waiting_.push_back(std::move(x));
+      tell([ref, why](coordinator& c) { c.on_waiting(ref, why); });
+    } else {
+      tell([ref, why](coordinator& c) { c.on_no_room(ref, why); });
+    }
     return;
   }
   const auto& slot = places_.slots()[*place];
@@ -83,11 +95,23 @@ void supervisor::watch(const trainer_ref& who, const trainer_actor& hdl) {
   monitors_.watch(self_, hdl, [this, who](const caf::error& why) { on_trainer_down(who, why); });
 }
 
+/// Someone has left, or there are other slots than before.
+void supervisor::place_waiting() {
+  for (auto& x : std::exchange(waiting_, {}))
+    start(std::move(x));
+}
+
 void supervisor::on_trainer_down(const trainer_ref& who, const caf::error& why) {
+  if (leaving_.erase({who.trainer, who.incarnation}) > 0) {
+    place_waiting();
+    return;
+  }
   const auto i = lives_.find(who.trainer);
   if (i == lives_.end() || !(i->second.ref == who))
     return;
-  const bool node_lost = is_node_loss(why);
+  i->second.hdl = trainer_actor{};
+  // Its agent ends a trainer in this way when its process leaves.
+  const bool node_lost = is_node_loss(why) || why == caf::exit_reason::user_shutdown;
   // Its last words, if it had any, were sent before it ended and are ahead of this one.
   tell([who, node_lost, text = error_text(why)](coordinator& c) {
     c.on_lost(who, {core::errc::failed, "its actor ended without a word (" + text + ")"}, node_lost);
@@ -99,7 +123,16 @@ void supervisor::unwatch(life& x) {
     monitors_.unwatch(self_, x.hdl);
 }
 
+void supervisor::crowded(const trainer_ref& who) {
+  if (const auto i = lives_.find(who.trainer); i != lives_.end() && i->second.ref == who)
+    places_.crowded(who.trainer);
+  forget(who, false);
+}
+
+void supervisor::forget_crowding(core::trainer_id t) { places_.forget_crowding(t); }
+
 void supervisor::forget(const trainer_ref& who, bool drop) {
+  std::erase_if(waiting_, [&](const order& x) { return x.what.who == who; });
   const auto i = lives_.find(who.trainer);
   if (i == lives_.end() || !(i->second.ref == who))
     return;
@@ -107,9 +140,13 @@ void supervisor::forget(const trainer_ref& who, bool drop) {
     if (const auto place = places_.where(who.trainer))
       if (auto n = nodes_.find(places_.slots()[*place].node); n != nodes_.end())
         mail(self_, drop_trainer{who}).send(n->second.agent);
-  unwatch(i->second);
+  const bool up = static_cast<bool>(i->second.hdl);
+  if (up) // still watched: what it holds is free when its actor has ended
+    leaving_.emplace(who.trainer, who.incarnation);
   lives_.erase(i);
   places_.remove(who.trainer);
+  if (!up)
+    place_waiting();
 }
 
 void supervisor::drop_state(std::uint32_t node, std::uint64_t blob) {

@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "control_messages.hpp"
@@ -31,11 +33,15 @@ public:
     host_trainer what; ///< less slot and observer
     std::string pin;
   };
+  /// Where there is no room for it (`crowded`), it waits until others have left.
   void start(order x);
   /// It is up: its end will be told.
   void watch(const trainer_ref& who, const trainer_actor& hdl);
   /// It is over: its place is free. `drop`: its actor is to be ended first.
   void forget(const trainer_ref& who, bool drop);
+  /// It is over for want of memory: its next lives are placed beside fewer others.
+  void crowded(const trainer_ref& who);
+  void forget_crowding(core::trainer_id t);
   void drop_state(std::uint32_t node, std::uint64_t blob);
   /// Ends the agents, and itself with them.
   void shut_down();
@@ -55,6 +61,7 @@ private:
   void on_node_down(std::uint32_t number, const std::string& why);
   void on_trainer_down(const trainer_ref& who, const caf::error& why);
   void unwatch(life& x);
+  void place_waiting();
   void tell(std::function<void(coordinator&)> what);
 
   caf::event_based_actor* self_;
@@ -62,6 +69,9 @@ private:
   core::placement places_{{}};
   std::map<std::uint32_t, node> nodes_;
   std::map<core::trainer_id, life> lives_;
+  /// Numbers and incarnations of those that are over; their memory is held until their actors have ended.
+  std::set<std::pair<core::trainer_id, std::uint32_t>> leaving_;
+  std::vector<order> waiting_;       ///< for room, in the order in which they came
   monitor_set monitors_;
 };
 

@@ -87,6 +87,8 @@ void placement::add_slot(slot_place s) {
   if (known->alive)
     throw std::invalid_argument("slot " + std::to_string(s.slot) + " of node " + std::to_string(s.node) +
                                 " is there already");
+  const auto at = static_cast<std::size_t>(known - slots_.begin());
+  std::erase_if(too_many_, [at](const auto& x) { return x.first.second == at; }); // it may be another device
   *known = std::move(s);
 }
 
@@ -115,18 +117,21 @@ std::vector<trainer_id> placement::lose_slot(std::uint32_t node, std::uint32_t s
 }
 
 result<std::size_t> placement::place(trainer_id t, const std::string& name, const std::string& pin) {
-  const auto before = where(t);
   const auto rank = [&](std::size_t i) {
-    const auto others = on_slot_[i].size() - (before == i ? 1 : 0);
-    return std::tuple{others, slots_[i].node, slots_[i].slot};
+    return std::tuple{others_on(i, t), slots_[i].node, slots_[i].slot};
   };
   std::optional<std::size_t> best;
+  std::string crowded;
   bool lost = false;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!matches(pin, slots_[i], i))
       continue;
     if (!slots_[i].alive)
       lost = true;
+    else if (!has_room(i, t))
+      crowded += (crowded.empty() ? " " : ", ") + std::to_string(slots_[i].node) + "/" +
+                 std::to_string(slots_[i].slot) + " (beside " + std::to_string(too_many_.at({t, i})) +
+                 " others; there are " + std::to_string(others_on(i, t)) + " now)";
     else if (!best || rank(i) < rank(*best))
       best = i;
   }
@@ -135,6 +140,9 @@ result<std::size_t> placement::place(trainer_id t, const std::string& name, cons
     on_slot_[*best].push_back(t);
     return *best;
   }
+  if (!crowded.empty())
+    return error{errc::out_of_memory,
+                 "there is no room for trainer \"" + name + "\": it ran out of memory on slot" + crowded};
   if (pin.empty())
     return error{errc::refused, "trainer \"" + name + "\" cannot be placed: there is no living slot"};
   if (lost)
@@ -152,6 +160,44 @@ result<std::size_t> placement::place(trainer_id t, const std::string& name, cons
 void placement::remove(trainer_id t) {
   for (auto& trainers : on_slot_)
     std::erase(trainers, t);
+}
+
+std::size_t placement::others_on(std::size_t i, trainer_id t) const {
+  const auto& all = on_slot_[i];
+  return all.size() - static_cast<std::size_t>(std::count(all.begin(), all.end(), t));
+}
+
+bool placement::has_room(std::size_t i, trainer_id t) const {
+  const auto x = too_many_.find({t, i});
+  return x == too_many_.end() || others_on(i, t) < x->second;
+}
+
+std::optional<std::size_t> placement::crowded(trainer_id t) {
+  const auto i = where(t);
+  if (!i)
+    return std::nullopt;
+  const auto others = others_on(*i, t);
+  const auto [x, fresh] = too_many_.try_emplace({t, *i}, others);
+  x->second = std::min(x->second, others);
+  remove(t);
+  return others;
+}
+
+void placement::forget_crowding(trainer_id t) {
+  std::erase_if(too_many_, [t](const auto& x) { return x.first.first == t; });
+}
+
+placement::room placement::room_for(trainer_id t, const std::string& pin) const {
+  auto out = room::never;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].alive || !matches(pin, slots_[i], i))
+      continue;
+    if (has_room(i, t))
+      return room::now;
+    if (too_many_.at({t, i}) > 0)
+      out = room::later;
+  }
+  return out;
 }
 
 std::optional<std::size_t> placement::where(trainer_id t) const {

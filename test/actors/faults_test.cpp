@@ -2,8 +2,15 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <set>
 
 #include "run_fixture.hpp"
+#include "troupe/actors/blob_store.hpp"
+#include "troupe/actors/caf.hpp"
+#include "troupe/actors/node_agent.hpp"
+#include "troupe/actors/run_access.hpp"
 #include "troupe/core/random.hpp"
 
 using namespace troupe;
@@ -116,6 +123,7 @@ TEST_CASE("FAULTS row 8 a decision that comes during a save for a checkpoint is 
     auto what = std::make_shared<mischief>();
     temporary_folder folder;
     auto exp = x.experiment(endless);
+    exp.trainers[x.victim].stop_step = endless; // a decision may come late, but not after the end
     exp.sync.asynchronous = true;
     exp.checkpoints.every_syncs = x.k + 1; // no set before this one
     what->hold(x.name(), x.step());
@@ -130,13 +138,14 @@ TEST_CASE("FAULTS row 8 a decision that comes during a save for a checkpoint is 
     REQUIRE(what->wait_until_saving(x.name()));
     REQUIRE(s.seen->wait_for_sync(3 * (x.n - 1) + x.k + 1)); // its own report: the decision is on its way
     what->release_saves();
-    REQUIRE(s.seen->wait_for_event("trainer_finished"));
+    wait_for_status(c, [&](const run_status& now) {
+      const auto& t = now.trainers[x.victim];
+      return t.hp == core::hyperparameters{{"lr", 0.9}} && t.step > 100;
+    });
     (void)good(c.stop());
     REQUIRE(ended(*run));
     const auto summary = run->wait();
     CHECK(summary.outcome == run_outcome_kind::done);
-    CHECK(find(summary, x.name()).state == trainer_state::finished);
-    CHECK(find(summary, x.name()).step == 40);
     CHECK(s.seen->events("trainer_failed").empty());
     CHECK(s.seen->events("checkpoints_failed").empty());
     CHECK(s.seen->events("decision_refused").empty());
@@ -177,4 +186,235 @@ TEST_CASE("FAULTS row 31 a push that lands while its trainer restarts runs once 
     CHECK(what->times_set("t0", 0.7) == 1);
     CHECK(s.seen->events("pushed").size() == pushed.size());
   }
+}
+
+// -- row 32: moved, paused, interrupted --------------------------------------------------------------------------------
+
+namespace {
+
+/// Agents that come and go, all in this process, for runs that have no slots of their own.
+class wandering_slots {
+public:
+  explicit wandering_slots(std::shared_ptr<mischief> what) : workloads_(walks(std::move(what))) {}
+
+  void prepare(run_options& o) {
+    o.slots.clear();
+    o.other_nodes = 1;
+    o.system = &system_;
+    o.blobs = store(0);
+    o.fetch = [this](const remote_state& x, auto done) { fetch(x.port, x.blob, done); };
+  }
+  void arrive(const run_session& run) {
+    node_setup setup;
+    setup.node = ++newest_;
+    gpu::slot_options slot;
+    slot.device = *gpu::find_device(gpu::find_devices(), "cpu");
+    workers_.push_back(std::make_shared<gpu::slot_worker>(slot));
+    setup.slots.push_back(workers_.back());
+    setup.workloads = workloads_;
+    setup.blobs = store(newest_);
+    setup.fetch = [this](const state_ref& x, auto done) { fetch(x.port, x.blob, done); };
+    setup.host = "here";
+    setup.port = newest_;
+    setup.observer = run_access::nodes(run);
+    agents_.push_back(spawn_node_agent(system_, setup));
+  }
+  void oldest_leaves() {
+    caf::anon_send_exit(agents_.front(), caf::exit_reason::user_shutdown);
+    agents_.erase(agents_.begin());
+  }
+
+private:
+  std::shared_ptr<blob_store> store(std::uint16_t node) {
+    auto x = std::make_shared<blob_store>(node);
+    x->set_address("here", node);
+    const std::lock_guard lock(mutex_);
+    stores_.emplace(node, x);
+    return x;
+  }
+  void fetch(std::uint16_t node, std::uint64_t blob, const std::function<void(core::result<core::checkpoint_ptr>)>& done) {
+    std::unique_lock lock(mutex_);
+    auto state = stores_.at(node)->get(blob);
+    lock.unlock();
+    if (state)
+      done(std::move(state));
+    else
+      done(core::error{core::errc::not_found, "its process is gone"});
+  }
+
+  std::shared_ptr<gpu::workload_registry> workloads_;
+  std::vector<std::shared_ptr<gpu::slot_worker>> workers_; // outlive the system
+  std::mutex mutex_;
+  std::map<std::uint16_t, std::shared_ptr<blob_store>> stores_;
+  system_config config_;
+  caf::actor_system system_{config_};
+  std::vector<node_agent_actor> agents_;
+  std::uint16_t newest_ = 0;
+};
+
+} // namespace
+
+TEST_CASE("FAULTS row 32 ten moves and ten pauses do not touch a failure budget of one") {
+  const auto undisturbed = hashes(set_up(experiment_of(1, 120, 10), 1).run());
+  auto what = std::make_shared<mischief>();
+  wandering_slots slots(what);
+  auto exp = experiment_of(1, 120, 10);
+  exp.failures.max_restarts = 1;
+  set_up s(exp, 1);
+  slots.prepare(s.options);
+  what->hold("t0", 5);
+  auto run = s.start();
+  const auto c = run->control();
+  slots.arrive(*run);
+  for (unsigned move = 1; move <= 10; ++move) {
+    REQUIRE(s.seen->wait_for_event("trainer_started", move));
+    auto pausing = c.pause();
+    what->hold("t0", 10 * move + 5);
+    const auto paused = good(std::move(pausing));
+    REQUIRE(paused.size() == 1);
+    (void)good(c.resume());
+    REQUIRE(s.seen->wait_for_sync(move));
+    slots.arrive(*run);
+    REQUIRE(s.seen->wait_for_event("node_joined", move + 1));
+    slots.oldest_leaves();
+    REQUIRE(s.seen->wait_for_event("node_lost", move));
+    what->hold("t0", 10 * move + 6);
+  }
+  REQUIRE(s.seen->wait_for_event("trainer_started", 11));
+  what->fail("t0", 117, 1); // the one failure that it may have
+  what->release();
+  REQUIRE(ended(*run));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(find(summary, "t0").restarts == 1);
+  CHECK(find(summary, "t0").incarnation >= 11);
+  CHECK(hashes(summary) == undisturbed);
+}
+
+TEST_CASE("FAULTS row 32 ten interruptions do not touch a failure budget of none") {
+  const auto undisturbed = hashes(set_up(experiment_of(2, 120, 10), 1).run());
+  temporary_folder folder;
+  for (unsigned i = 0; i <= 10; ++i) {
+    auto what = std::make_shared<mischief>();
+    auto exp = experiment_of(2, 120, 10);
+    exp.failures.max_restarts = 0;
+    set_up s(exp, 1, what);
+    s.options.directory = folder.path("run");
+    s.options.resume = i > 0;
+    if (i < 10)
+      what->hold("t0", 10 * i + 5);
+    auto run = s.start();
+    if (i == 10) {
+      CHECK(run->wait().outcome == run_outcome_kind::done);
+      CHECK(hashes(run->wait()) == undisturbed);
+      break;
+    }
+    REQUIRE(s.seen->wait([](const recorder& r) { return r.started(); }));
+    run->control().interrupt();
+    what->release();
+    REQUIRE(ended(*run));
+    CHECK(run->wait().outcome == run_outcome_kind::interrupted);
+    CHECK(s.seen->events("trainer_failed").empty());
+  }
+}
+
+// -- row 32: out of memory -----------------------------------------------------------------------------------------------
+
+namespace {
+
+/// `trainers` that hold 400 bytes each, on slots with room for so many.
+set_up crowd(unsigned trainers, std::vector<unsigned> room, std::shared_ptr<mischief> what = nullptr,
+             std::uint32_t max_restarts = 0) {
+  auto exp = experiment_of(trainers, 40, 10);
+  for (auto& t : exp.trainers)
+    t.workload_options = R"({"size":4,"bytes":400})";
+  exp.failures.max_restarts = max_restarts;
+  set_up s(exp, static_cast<unsigned>(room.size()), std::move(what));
+  for (std::size_t i = 0; i < room.size(); ++i)
+    s.options.slots[i].memory_budget = 400 * room[i] + 300;
+  return s;
+}
+
+} // namespace
+
+TEST_CASE("FAULTS row 32 who finds no memory waits for a neighbour to leave and holds up nobody") {
+  const auto expected = hashes(set_up(experiment_of(3, 40, 10), 1).run());
+  auto s = crowd(3, {2});
+  auto run = s.start();
+  REQUIRE(ended(*run));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(hashes(summary) == expected);
+  for (const auto& t : summary.trainers)
+    CHECK(t.restarts == 0);
+  const auto waits = s.seen->events("trainer_waits");
+  REQUIRE(waits.size() == 1);
+  CHECK(waits[0].details["reason"].get<std::string>().find("beside 2 others") != std::string::npos);
+  const auto failures = s.seen->events("trainer_failed");
+  REQUIRE(failures.size() == 1); // not again and again
+  CHECK(failures[0].details["name"] == waits[0].details["name"]);
+  CHECK(failures[0].details["final"] == false);
+  REQUIRE(s.seen->sync_points().size() == 3);
+  CHECK(s.seen->sync_points()[0].reports.size() == 2); // they did not wait for it
+}
+
+TEST_CASE("FAULTS row 32 who finds no memory goes to another slot that may have some") {
+  auto s = crowd(4, {1, 3});
+  auto run = s.start();
+  REQUIRE(ended(*run));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(s.seen->events("trainer_waits").empty());
+  const auto failures = s.seen->events("trainer_failed");
+  REQUIRE(failures.size() == 1);
+  CHECK(find(summary, failures[0].details["name"].get<std::string>()).slot == "0/1");
+  for (const auto& p : s.seen->sync_points())
+    CHECK(p.reports.size() == 4);
+}
+
+TEST_CASE("FAULTS row 32 who needs more than there is uses up its budget and fails with the numbers") {
+  auto s = crowd(2, {2}, nullptr, 2);
+  s.options.exp.trainers[1].workload_options = R"({"size":4,"bytes":1200})";
+  auto run = s.start();
+  REQUIRE(ended(*run));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::failed);
+  CHECK(find(summary, "t0").state == trainer_state::finished);
+  const auto& big = find(summary, "t1");
+  CHECK(big.state == trainer_state::failed);
+  CHECK(big.restarts == 2);
+  CHECK(big.failure.code == core::errc::out_of_memory);
+  CHECK(big.failure.text.find("1200 bytes were requested") != std::string::npos);
+  CHECK(big.failure.text.find("beside 0 others") != std::string::npos);
+}
+
+TEST_CASE("FAULTS row 32 who waits for memory can be paused and pushed to and stopped at once") {
+  auto what = std::make_shared<mischief>();
+  for (const auto* name : {"t0", "t1", "t2", "t3"})
+    what->hold(name, 5);
+  auto s = crowd(4, {2}, what);
+  auto run = s.start();
+  const auto c = run->control();
+  std::set<std::string> waiting; // whoever came last; one may have tried twice
+  REQUIRE(s.seen->wait([&](const recorder& r) {
+    for (const auto& x : r.events("trainer_waits"))
+      waiting.insert(x.details["name"].get<std::string>());
+    return waiting.size() == 2;
+  }));
+  const auto first = *waiting.begin(), second = *waiting.rbegin();
+  const auto pushed = good(c.push(first, {{"lr", 0.7}}));
+  REQUIRE(pushed.size() == 1);
+  CHECK(pushed.front().step == 0);
+  CHECK(good(c.pause(first)).size() == 1);
+  (void)good(c.resume(first));
+  CHECK(good(c.stop(second)).size() == 1);
+  what->release();
+  REQUIRE(ended(*run));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(find(summary, first).state == trainer_state::finished);
+  CHECK(find(summary, first).hp == core::hyperparameters{{"lr", 0.7}});
+  CHECK(find(summary, second).state == trainer_state::stopped);
+  CHECK(find(summary, second).final_hash == 0);
+  CHECK(what->times_set(first, 0.7) == 1);
 }

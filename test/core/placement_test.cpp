@@ -155,3 +155,73 @@ TEST_CASE("a placed trainer moves when placed again and stays after an error") {
   CHECK(p.load(2) == 1);
   CHECK_THROWS_AS((void)p.load(4), std::out_of_range);
 }
+
+TEST_CASE("FAULTS row 32 who ran out of memory comes back only beside fewer others") {
+  placement p({{0, 0, "cpu", true}});
+  using room = placement::room;
+  for (trainer_id t : {0, 1, 2})
+    REQUIRE(p.place(t, "t", ""));
+  CHECK(p.crowded(2) == 2);
+  CHECK_FALSE(p.where(2).has_value());
+  CHECK(p.room_for(2, "") == room::later);
+  const auto full = p.place(2, "big", "");
+  REQUIRE_FALSE(full);
+  CHECK(full.error().code == errc::out_of_memory);
+  CHECK(full.error().text.find("big") != std::string::npos);
+  CHECK(full.error().text.find("0/0 (beside 2 others; there are 2 now)") != std::string::npos);
+  CHECK(p.room_for(3, "") == room::now); // of another trainer nothing is known
+  p.remove(0);
+  CHECK(p.room_for(2, "") == room::now);
+  REQUIRE(p.place(2, "big", ""));
+  CHECK(p.crowded(2) == 1);
+  p.remove(1);
+  REQUIRE(p.place(2, "big", ""));
+  CHECK(p.crowded(2) == 0); // alone
+  CHECK(p.room_for(2, "") == room::never);
+  CHECK_FALSE(p.place(2, "big", ""));
+  p.forget_crowding(2);
+  CHECK(p.room_for(2, "") == room::now);
+  CHECK(p.crowded(2) == std::nullopt); // it is not placed
+}
+
+TEST_CASE("FAULTS row 32 another slot is room until it was tried and a pin leaves no other") {
+  placement p({{0, 0, "cpu", true}, {0, 1, "cpu", true}});
+  using room = placement::room;
+  for (trainer_id t : {0, 1, 2, 3})
+    REQUIRE(p.place(t, "t", ""));
+  REQUIRE(p.where(2) == 0);
+  CHECK(p.crowded(2) == 1);
+  CHECK(p.room_for(2, "0") == room::later);
+  CHECK(p.room_for(2, "") == room::now);
+  CHECK(*p.place(2, "t", "") == 1); // though more trainers live there
+  CHECK(p.crowded(2) == 2);
+  CHECK(p.room_for(2, "") == room::later);
+  p.lose_slot(0, 1);
+  CHECK(p.room_for(2, "") == room::later);
+  p.lose_slot(0, 0);
+  CHECK(p.room_for(2, "") == room::never);
+  CHECK(p.place(2, "t", "").error().code == errc::refused); // nothing is alive
+  p.add_slot({0, 0, "cpu", true}); // it may be another device now
+  CHECK(*p.place(2, "t", "") == 0);
+}
+
+TEST_CASE("FAULTS row 32 whoever runs out of memory again and again fits in the end or was alone") {
+  placement p({{0, 0, "cpu", true}, {1, 0, "cpu", true}});
+  for (trainer_id t = 0; t < 8; ++t)
+    REQUIRE(p.place(t, "t", ""));
+  std::size_t failures = 0;
+  while (p.room_for(7, "") != placement::room::never) {
+    if (!p.place(7, "t", "")) {
+      const auto leaver = static_cast<trainer_id>(failures % 7); // someone comes to its end
+      for (trainer_id t = leaver;; t = (t + 1) % 7)
+        if (p.where(t)) {
+          p.remove(t);
+          break;
+        }
+      continue;
+    }
+    REQUIRE(p.crowded(7).has_value());
+    REQUIRE(++failures <= 9); // each beside fewer others: at most 4 + 5 on two slots
+  }
+  CHECK(failures >= 2);
+}

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "troupe/core/metadata.hpp"
@@ -42,6 +44,10 @@ struct slot_place {
 
 /// Which slot each trainer lives on: pins first, then to the slot with the fewest trainers (lowest node and
 /// slot on a tie). Deterministic. A pin that matches no living slot is an error naming trainer and pin.
+///
+/// A trainer that ran out of memory on a slot (`crowded`) does not come back to it beside as many others: that would fail again,
+/// at once and until nobody lets it try any more. It goes where it has fewer, or waits. As every further failure there leaves it
+/// fewer still, it either fits in the end or was alone everywhere.
 class placement {
 public:
   explicit placement(std::vector<slot_place> slots);
@@ -54,10 +60,21 @@ public:
   std::vector<trainer_id> lose_slot(std::uint32_t node, std::uint32_t slot);
   /// An index into slots(). `pin`: "" any; "3" the slot of that index; "2/0" node and slot; a device's id or,
   /// of a GPU's id, its beginning ("GPU-8a"); "cuda" any GPU. ("cuda:1" is a matter of one machine: resolve
-  /// it to an id first.) Of several slots that match, the one with the fewest trainers. A trainer that is
-  /// placed already moves, or stays where it is after an error.
+  /// it to an id first.) Of several slots that match and have room, the one with the fewest trainers; none has: an
+  /// error of code out_of_memory. A trainer that is placed already moves, or stays where it is after an error.
   result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin);
   void remove(trainer_id t);
+  /// `t` ran out of memory where it is: it is unplaced, and from now on there is room for it on that slot only beside fewer others.
+  /// Returns how many there were; nullopt, and nothing changes, if it is not placed.
+  std::optional<std::size_t> crowded(trainer_id t);
+  /// What `crowded` said of `t` is forgotten.
+  void forget_crowding(trainer_id t);
+  enum class room : std::uint8_t {
+    now,   ///< `place` finds a slot
+    later, ///< when others have left one
+    never  ///< it was alone wherever it may live, or no such slot is alive
+  };
+  room room_for(trainer_id t, const std::string& pin) const;
   std::optional<std::size_t> where(trainer_id t) const;
   const std::vector<slot_place>& slots() const noexcept { return slots_; }
   /// Trainers on that slot. Throws `std::out_of_range` if there is no such slot.
@@ -65,9 +82,12 @@ public:
 
 private:
   void lose(std::size_t i, std::vector<trainer_id>& out);
+  std::size_t others_on(std::size_t i, trainer_id t) const;
+  bool has_room(std::size_t i, trainer_id t) const;
 
   std::vector<slot_place> slots_;
   std::vector<std::vector<trainer_id>> on_slot_;
+  std::map<std::pair<trainer_id, std::size_t>, std::size_t> too_many_; ///< others on a slot, for a trainer
 };
 
 } // namespace troupe::core
