@@ -224,6 +224,7 @@ struct add_residual_args {
   std::int64_t members;
   mat<const float> x;
   vec<const float> bias;
+  mat<const float> residual;
   mat<float> y;
 };
 

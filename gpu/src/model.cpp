@@ -42,6 +42,10 @@ std::int64_t model_layout::add_vector(std::string_view name, std::int64_t n, std
   return add_weight(name, {n}, fan_in, initial);
 }
 
+std::int64_t model_layout::add_table(std::string_view name, std::vector<std::int64_t> shape, std::int64_t fan_in, float initial) {
+  return add_weight(name, std::move(shape), fan_in, initial);
+}
+
 std::int64_t model_layout::add_statistics(const std::vector<std::string>& names, std::int64_t n, const std::vector<float>& initial) {
   const auto first = statistics_size;
   for (std::size_t i = 0; i < names.size(); ++i)

@@ -1,9 +1,11 @@
 #include "model_options.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "network_layout.hpp"
 #include "option_reader.hpp"
+#include "transformer_layout.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -38,6 +40,42 @@ std::vector<conv_spec> read_convolutions(option_reader& in) {
 
 } // namespace
 
+transformer_options read_transformer_options(const nlohmann::json& options, std::string_view where,
+                                             std::vector<core::error>& faults) {
+  const auto before = faults.size();
+  transformer_options out;
+  option_reader in(options, std::string(where), faults);
+  out.data.type = "languages";
+  if (const auto* data = in.raw("data"); data != nullptr)
+    out.data = data_spec::from_json(*data, in.pointer("data"), faults);
+  out.batch = in.integer("batch", out.batch, 1, 1 << 20);
+  auto& net = out.network;
+  net.width = in.integer("width", net.width, 1, most_units);
+  net.heads = in.integer("heads", net.heads, 1, most_units);
+  net.layers = in.integer("layers", net.layers, 1, 256);
+  net.hidden = in.integer("hidden", std::min(4 * net.width, most_units), 1, most_units);
+  net.precision = in.choice("precision", "fp32", {"fp32", "bf16"}) == "bf16" ? precision_kind::bf16 : precision_kind::fp32;
+  out.optimizer = in.choice("optimizer", "adamw", {"adamw", "sgd"}) == "adamw" ? optimizer_kind::adamw : optimizer_kind::sgd;
+  in.finish();
+  if (faults.size() != before)
+    return out;
+  if (!out.data.is_text()) {
+    in.fault("data", "has no texts: \"transformer\" reads \"languages\" or \"synthetic_text\"");
+    return out;
+  }
+  net.vocabulary = out.data.token_count();
+  net.length = out.data.feature_count();
+  net.classes = out.data.class_count();
+  if (out.batch > out.data.most_examples())
+    in.fault("batch", std::to_string(out.batch) + " is more than the data's " + std::to_string(out.data.most_examples())
+                        + " training examples");
+  if (net.width % net.heads != 0)
+    in.fault("heads", std::to_string(net.heads) + " heads cannot share a width of " + std::to_string(net.width) + " evenly");
+  else if (const auto n = make_layout(net).size; n > most_parameters)
+    in.fault("width", "makes a network of " + std::to_string(n) + " weights, more than " + std::to_string(most_parameters));
+  return out;
+}
+
 model_options read_model_options(model_kind kind, const nlohmann::json& options, std::string_view where,
                                  std::vector<core::error>& faults) {
   const auto before = faults.size();
@@ -65,6 +103,10 @@ model_options read_model_options(model_kind kind, const nlohmann::json& options,
     return out;
 
   // What depends on several options at once.
+  if (out.data.is_text()) {
+    in.fault("data", "has texts, which the workload \"transformer\" reads; this one needs numbers or images");
+    return out;
+  }
   net.features = out.data.feature_count();
   net.classes = out.data.class_count();
   if (out.data.type == "fashion_mnist") {
@@ -75,7 +117,7 @@ model_options read_model_options(model_kind kind, const nlohmann::json& options,
     net.width = out.data.width;
     net.channels = out.data.channels;
   }
-  const auto examples = out.data.type == "fashion_mnist" ? 60000 : out.data.train;
+  const auto examples = out.data.most_examples();
   if (out.batch > examples)
     in.fault("batch", std::to_string(out.batch) + " is more than the data's " + std::to_string(examples)
                         + " training examples");

@@ -1,6 +1,3 @@
-#include <filesystem>
-#include <stdexcept>
-
 #include <nlohmann/json.hpp>
 
 #include "builtin_workloads.hpp"
@@ -9,42 +6,12 @@
 
 namespace troupe::gpu::internal {
 
-namespace {
-
-/// The first of Fashion-MNIST's files that is not there, else empty.
-std::string missing_file(const data_spec& spec) {
-  if (spec.type != "fashion_mnist")
-    return {};
-  const auto folder = spec.path.empty() ? fashion_mnist_folder() : spec.path;
-  for (const auto* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
-                           "t10k-labels-idx1-ubyte.gz"}) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(folder + "/" + name, ignored))
-      return folder + "/" + name;
-  }
-  return {};
-}
-
-std::shared_ptr<const resident_data> resident(context& ctx, const data_spec& spec, data_cache& cache) {
-  auto data = cache.get(spec);
-  if (!data)
-    throw std::runtime_error(data.error().text);
-  return cache.resident(ctx, *data);
-}
-
-} // namespace
-
 workload_registry::factory model_factory(model_kind kind, std::shared_ptr<data_cache> cache) {
   return [kind, cache = std::move(cache)](context& ctx, const workload_config& cfg) {
     std::vector<core::error> faults;
     const auto options = read_model_options(kind, *cfg.options, "/workload", faults);
     check_model_hyperparameters(options.optimizer, cfg.hp, "", faults);
-    if (!faults.empty()) {
-      std::string all;
-      for (const auto& f : faults)
-        all += (all.empty() ? "" : "; ") + f.text;
-      throw std::invalid_argument(all);
-    }
+    refuse(faults);
     trained_model what;
     what.kind = kind == model_kind::mlp ? "mlp" : "cnn";
     what.architecture = options.network.describe();
@@ -64,10 +31,8 @@ workload_registry::checker model_checker(model_kind kind) {
     const auto before = faults.size();
     const auto read = read_model_options(kind, options, at + "/workload", faults);
     if (faults.size() == before)
-      if (const auto file = missing_file(read.data); !file.empty())
-        faults.push_back({core::errc::not_found,
-                          at + "/workload/data: " + file + " is not there: install Debian's package dataset-fashion-mnist, or set "
-                            "TROUPE_DATA_DIR to the folder that holds fashion-mnist/"});
+      if (const auto text = read.data.missing_files(); !text.empty())
+        faults.push_back({core::errc::not_found, at + "/workload/data: " + text});
     check_model_hyperparameters(read.optimizer, hp, where, faults);
   };
 }

@@ -135,12 +135,14 @@ void mean_tokens_backward(context& ctx, std::int64_t members, mat<const float> d
   ctx.kernels().mean_tokens_backward(target_of(ctx), {members, dy, lengths, dx});
 }
 
-void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<const float> bias, mat<float> y) {
+void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<const float> bias, mat<const float> residual,
+                  mat<float> y) {
   checker check(ctx, "add_residual", members);
-  check.in("x", x).sized("y", y, x.rows, x.cols).out("y", y);
+  check.in("x", x).sized("residual", residual, x.rows, x.cols).in("residual", residual);
+  check.sized("y", y, x.rows, x.cols).out("y", y);
   if (bias.data != nullptr)
     check.sized("bias", bias, 1, x.cols).in("bias", bias);
-  ctx.kernels().add_residual(target_of(ctx), {members, x, bias, y});
+  ctx.kernels().add_residual(target_of(ctx), {members, x, bias, residual, y});
 }
 
 } // namespace troupe::gpu

@@ -39,10 +39,30 @@ TEST_CASE("good options have no faults") {
   CHECK(faults_of("mlp", json::object()).empty());
   CHECK(faults_of("cnn", json::object()).empty());
   CHECK(faults_of("idle", json::object()).empty());
+  CHECK(faults_of("transformer", {{"data", "synthetic_text"}}, {{"lr", 0.001}, {"beta2", 0.99}, {"dropout", 0.1}}).empty());
+  CHECK(faults_of("transformer", with(small_transformer(), "optimizer", "sgd"), {{"momentum", 0.8}}).empty());
   CHECK(faults_of("mlp", small_mlp(), {{"lr", 0.1}, {"momentum", 0.0}, {"nesterov", true}}).empty());
   CHECK(faults_of("mlp", with(small_mlp(), "optimizer", "adamw"), {{"lr", 1e-3}, {"beta1", 0.8}, {"epsilon", 1e-6}}).empty());
   CHECK(faults_of("cnn", with(small_cnn(), "norm", "batch"), {{"schedule", std::string("cosine")}}).empty());
   CHECK(faults_of("mlp", with(small_mlp(), "hidden", json::array())).empty());
+}
+
+TEST_CASE("faulty options of a transformer are named with their places") {
+  const auto base = small_transformer();
+  CHECK(mentions(fault_of("transformer", with(base, "heads", 3)), "/workload/heads: 3 heads cannot share a width of 16 evenly"));
+  CHECK(mentions(fault_of("transformer", with(base, "width", 0)), "/workload/width: must be a whole number from 1"));
+  CHECK(mentions(fault_of("transformer", with(base, "layers", "two")), "/workload/layers: must be a whole number from 1 to 256"));
+  CHECK(mentions(fault_of("transformer", with(base, "hidden", 1.5)), "/workload/hidden"));
+  CHECK(mentions(fault_of("transformer", with(base, "batch", 257)), "/workload/batch: 257 is more than the data's 256"));
+  CHECK(mentions(fault_of("transformer", with(base, "activation", "relu")), "/workload/activation: unknown key; known here: data, batch, width"));
+  CHECK(mentions(fault_of("transformer", with(with(base, "width", 65536), "hidden", 65536)), "/workload/width: makes a network of"));
+  CHECK(mentions(fault_of("transformer", with(base, "data", "synthetic")), "/workload/data: has no texts"));
+  CHECK(mentions(fault_of("mlp", with(small_mlp(), "data", "synthetic_text")), "/workload/data: has texts, which the workload \"transformer\""));
+  CHECK(mentions(fault_of("transformer", base, {{"momentum", 0.9}}), "/hyperparameters/momentum: belongs to another optimizer"));
+  CHECK(mentions(fault_of("transformer", with(base, "data", {{"type", "languages"}, {"path", "/nowhere"}})),
+                 "/workload/data: no such word list: /nowhere/american-english"));
+  CHECK(mentions(fault_of("transformer", with(base, "data", {{"type", "languages"}, {"path", "/nowhere"}})),
+                 "apt-get install wamerican wfrench witalian wngerman wspanish"));
 }
 
 TEST_CASE("each faulty option is named with its place and what it may be") {

@@ -58,6 +58,15 @@ inline nlohmann::json small_cnn() {
           {"batch", 16}};
 }
 
+inline nlohmann::json small_transformer() {
+  return {{"data", {{"type", "synthetic_text"}, {"classes", 4}, {"vocabulary", 10}, {"length", 20}, {"train", 256}, {"test", 128}, {"noise", 0}}},
+          {"width", 16},
+          {"heads", 2},
+          {"layers", 1},
+          {"hidden", 32},
+          {"batch", 16}};
+}
+
 /// One workload on a context of its own.
 struct bench {
   gpu::context ctx{cpu_slot()};

@@ -252,15 +252,18 @@ TEST_CASE("mean_tokens averages what is no padding and its gradient goes back th
 
 TEST_CASE("add_residual adds with and without a bias") {
   for (const shape& s : awkward_shapes())
-    for (const bool biased : {false, true}) {
+    for (const int form : {0, 1, 2, 3}) {
+      const bool biased = form & 1, in_place = form & 2;
       const auto x = slab<float>(s.members, s.rows, s.cols, s.pad).random(1), y = slab<float>(s.members, s.rows, s.cols, s.pad).random(2);
       const auto bias = slab<float>(s.members, 1, s.cols, s.pad).random(3);
       conform(
           s.text(), s.members, 1e-6,
           [&](context& ctx, const members_list& who) {
-            placed<float> px(ctx, x, who), py(ctx, y, who), pb(ctx, bias, who);
-            add_residual(ctx, i64(who.size()), px, biased ? vec<const float>(pb) : vec<const float>{}, py);
-            return outputs().add(py);
+            placed<float> px(ctx, x, who), py(ctx, y, who), pb(ctx, bias, who),
+                pz(ctx, slab<float>(s.members, s.rows, s.cols, s.pad), who);
+            placed<float>& to = in_place ? py : pz;
+            add_residual(ctx, i64(who.size()), px, biased ? vec<const float>(pb) : vec<const float>{}, py, to);
+            return outputs().add(to);
           },
           [&](i64 k) {
             numbers out;
@@ -367,7 +370,7 @@ TEST_CASE("operations on texts name what does not fit") {
   refused([&] { softmax_backward(ctx, 1, 1, m(4, 4), m(5, 4), m(5, 4)); }, "softmax_backward: dy is 4 x 4");
   refused([&] { mean_tokens(ctx, 1, m(6, 4), {i, 2, 2}, m(3, 4)); }, "mean_tokens: y is 3 x 4");
   refused([&] { mean_tokens_backward(ctx, 1, m(2, 4), {i, 2, 2}, m(5, 4)); }, "mean_tokens_backward: dx has 5 rows");
-  refused([&] { add_residual(ctx, 1, m(2, 4), {f, 3, 3}, m(2, 4)); }, "add_residual: bias is 1 x 3");
+  refused([&] { add_residual(ctx, 1, m(2, 4), {f, 3, 3}, m(2, 4), m(2, 4)); }, "add_residual: bias is 1 x 3");
   data_source data;
   data.examples = 4, data.features = 3;
   refused([&] { gather_tokens(ctx, 1, data, nullptr, 0, t(2, 3), {i, 2, 2}, {}); }, "gather_tokens: the data source's tokens is null");

@@ -173,17 +173,17 @@ struct add_residual_op {
   add_residual_args a;
 
   struct element {
-    const float *x, *bias;
+    const float *x, *bias, *residual;
     float* y;
     TROUPE_HD void operator()(i64 c) const {
       float v = x[c];
       if constexpr (Bias)
         v += bias[c];
-      y[c] += v;
+      y[c] = residual[c] + v;
     }
   };
   TROUPE_HD element at(i64 k, i64 r) const {
-    return {row_of(a.x, k, r), Bias ? a.bias.data + k * a.bias.stride : nullptr, row_of(a.y, k, r)};
+    return {row_of(a.x, k, r), Bias ? a.bias.data + k * a.bias.stride : nullptr, row_of(a.residual, k, r), row_of(a.y, k, r)};
   }
 };
 

@@ -41,6 +41,8 @@ struct model_layout {
   /// else `std::logic_error`.
   std::int64_t add_matrix(std::string_view name, std::vector<std::int64_t> shape, std::int64_t fan_in, float initial = 0);
   std::int64_t add_vector(std::string_view name, std::int64_t size, std::int64_t fan_in, float initial = 0);
+  /// As a vector, of more than one dimension: an array whose gradient is no product.
+  std::int64_t add_table(std::string_view name, std::vector<std::int64_t> shape, std::int64_t fan_in, float initial = 0);
   /// Statistics of `arrays` names lie one after the other without a gap, so that one operation can move them.
   std::int64_t add_statistics(const std::vector<std::string>& names, std::int64_t size, const std::vector<float>& initial);
 

@@ -89,7 +89,7 @@ void act_backward(context& ctx, std::int64_t members, activation act, mat<const 
                   vec<float> dbias);
 /// Mean over the rows of -log softmax(logits + bias)[label], with label smoothing. Adds to each member's loss_sum,
 /// loss_count, correct (rows whose first largest logit is the label's), sets not_finite. dlogits (may be null) is the gradient
-/// of the mean; dbias (may be null, needs dlogits) the column sums of what dlogits holds. A label outside the columns makes
+/// of the mean, and may be logits; dbias (may be null, needs dlogits) the column sums of what dlogits holds. A label outside the columns makes
 /// the loss infinite.
 template <class Out>
 void softmax_cross_entropy(context& ctx, std::int64_t members, mat<const float> logits, vec<const float> bias, vec<const std::int32_t> labels,
@@ -216,8 +216,9 @@ void softmax_backward(context& ctx, std::int64_t members, float scale, mat<const
 void mean_tokens(context& ctx, std::int64_t members, mat<const float> x, vec<const std::int32_t> lengths, mat<float> y);
 void mean_tokens_backward(context& ctx, std::int64_t members, mat<const float> dy, vec<const std::int32_t> lengths, mat<float> dx);
 
-/// y += x + bias, bias along the columns; `bias.data` may be null.
-void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<const float> bias, mat<float> y);
+/// y = residual + x + bias, bias along the columns; `bias.data` may be null. y may be x or residual.
+void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<const float> bias, mat<const float> residual,
+                  mat<float> y);
 
 // -- small helpers -------------------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ private:
   std::map<std::string, entry, std::less<>> entries_;
 };
 
-/// A registry with Troupe's own workloads: "mlp", "cnn" and "idle" (steps that cost nothing, for
+/// A registry with Troupe's own workloads: "mlp", "cnn", "transformer" and "idle" (steps that cost nothing, for
 /// measurements).
 workload_registry builtin_workloads();
 
