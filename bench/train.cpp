@@ -1,6 +1,6 @@
 // Training speed on the CPU: one worker thread per core, several models each, through the same workloads as `troupe run`.
 //
-//   bench_train [--model mlp|small|cnn] [--precision fp32|bf16] [--threads 2] [--models 2] [--seconds 3] [--json]
+//   bench_train [--model mlp|small|cnn|transformer] [--precision fp32|bf16] [--threads 2] [--models 2] [--seconds 3] [--json]
 //   bench_train --epochs 10 --seeds 3 [--model …]          accuracy instead of speed
 
 #include <atomic>
@@ -19,9 +19,11 @@
 
 #include "fma_peak.hpp"
 #include "troupe/gpu/context.hpp"
+#include "troupe/gpu/dataset.hpp"
 #include "troupe/gpu/device.hpp"
 #include "troupe/gpu/gemm_plan.hpp"
 #include "troupe/gpu/network.hpp"
+#include "troupe/gpu/transformer.hpp"
 #include "troupe/gpu/workload.hpp"
 
 namespace {
@@ -32,7 +34,7 @@ using nlohmann::json;
 struct arguments {
   std::string model = "mlp";
   std::string precision = "fp32";
-  std::string data = "fashion_mnist";
+  std::string data; ///< empty: fashion_mnist, or languages
   std::string device = "cpu"; ///< a selector, see gpu::find_device
   unsigned threads = 2;
   unsigned models = 2; ///< per thread
@@ -44,7 +46,7 @@ struct arguments {
 
 [[noreturn]] void usage(const std::string& fault) {
   std::cerr << "bench_train: " << fault
-            << "\nusage: bench_train [--model mlp|small|cnn] [--precision fp32|bf16] [--data fashion_mnist|synthetic] "
+            << "\nusage: bench_train [--model mlp|small|cnn|transformer] [--precision fp32|bf16] [--data fashion_mnist|languages|synthetic] "
                "[--device cpu|cuda|cuda:1|GPU-…] [--threads N] [--models N] [--seconds S] [--epochs N --seeds N] [--lr X] [--json]\n";
   std::exit(2);
 }
@@ -87,8 +89,10 @@ arguments parse(int argc, char** argv) {
       usage(key + " has no number in '" + value + "'");
     }
   }
-  if (out.model != "mlp" && out.model != "small" && out.model != "cnn")
+  if (out.model != "mlp" && out.model != "small" && out.model != "cnn" && out.model != "transformer")
     usage("unknown model '" + out.model + "'");
+  if (out.data.empty())
+    out.data = out.model == "transformer" ? "languages" : "fashion_mnist";
   if (out.threads < 1 || out.models < 1)
     usage("needs at least 1 thread and 1 model");
   return out;
@@ -103,6 +107,11 @@ struct model {
 
 model make_model(const arguments& args) {
   json data = args.data;
+  if (args.model == "transformer") {
+    if (args.data == "synthetic")
+      data = {{"type", "synthetic_text"}, {"classes", 5}, {"vocabulary", 256}};
+    return {"transformer", {{"data", data}, {"batch", 64}, {"precision", args.precision}}, 64};
+  }
   if (args.data == "synthetic")
     data = {{"type", "synthetic"}, {"image", {28, 28, 1}}};
   if (args.model == "cnn")
@@ -116,6 +125,14 @@ model make_model(const arguments& args) {
   return {"mlp",
           {{"data", data}, {"batch", small ? 32 : 128}, {"precision", args.precision}, {"hidden", {width, width}}},
           small ? 32 : 128};
+}
+
+gpu::transformer_spec text_spec() {
+  gpu::transformer_spec s;
+  s.vocabulary = 256;
+  s.length = 16;
+  s.classes = 5;
+  return s;
 }
 
 gpu::network_spec spec_of(const std::string& name) {
@@ -133,7 +150,10 @@ gpu::network_spec spec_of(const std::string& name) {
   return s;
 }
 
-core::hyperparameters hyperparameters(double lr) {
+/// The transformer trains with AdamW, at a tenth of the rate.
+core::hyperparameters hyperparameters(const model& what, double lr) {
+  if (what.type == "transformer")
+    return {{"lr", lr / 10}, {"weight_decay", 0.01}};
   return {{"lr", lr}, {"momentum", 0.9}};
 }
 
@@ -144,7 +164,7 @@ struct shared_state {
   const gpu::workload_registry& registry;
   gpu::slot_options slot;
   std::barrier<> all;
-  std::atomic<bool> stop{false};
+  std::uint64_t steps_per_epoch = 1;
   std::vector<double> rate, cpu_rate, peak; ///< by thread
   std::vector<double> accuracy;             ///< by seed
   std::vector<std::exception_ptr> failures;
@@ -159,7 +179,7 @@ gpu::slot_options slot_of(const gpu::slot_options& base, unsigned thread) {
 }
 
 std::unique_ptr<gpu::workload> make(shared_state& s, gpu::context& ctx, std::uint64_t seed, double lr) {
-  auto made = s.registry.make(ctx, s.what.type, {"bench", seed, &s.what.options, hyperparameters(lr)});
+  auto made = s.registry.make(ctx, s.what.type, {"bench", seed, &s.what.options, hyperparameters(s.what, lr)});
   if (!made)
     throw std::runtime_error(made.error().text);
   return std::move(*made);
@@ -205,7 +225,7 @@ void measure_accuracy(shared_state& s, unsigned thread) {
   for (auto seed = thread; seed < s.args.seeds; seed += s.args.threads) {
     auto m = make(s, ctx, 1 + seed, s.args.lr);
     while (m->evaluate(ctx).epoch < s.args.epochs)
-      m->run(ctx, 60000 / static_cast<std::uint64_t>(s.what.batch));
+      m->run(ctx, s.steps_per_epoch);
     s.accuracy[seed] = m->evaluate(ctx).accuracy;
   }
 }
@@ -217,11 +237,21 @@ double sum(const std::vector<double>& xs) {
   return out;
 }
 
+std::uint64_t steps_per_epoch(const model& what, const arguments& args) {
+  if (args.epochs == 0)
+    return 1;
+  std::vector<core::error> faults;
+  const auto data = gpu::load_dataset(gpu::data_spec::from_json(what.options["data"], "/data", faults));
+  if (!faults.empty() || !data)
+    throw std::runtime_error(faults.empty() ? data.error().text : faults.front().text);
+  return static_cast<std::uint64_t>(data->train.size() / what.batch);
+}
+
 json run(const arguments& args) {
   const auto what = make_model(args);
   const auto registry = gpu::builtin_workloads();
   std::vector<core::error> faults;
-  registry.check(what.type, what.options, hyperparameters(args.lr), "", faults);
+  registry.check(what.type, what.options, hyperparameters(what, args.lr), "", faults);
   if (!faults.empty())
     throw std::runtime_error(faults.front().text);
   gpu::slot_options slot;
@@ -233,9 +263,10 @@ json run(const arguments& args) {
   double flops = 0;
   {
     gpu::context ctx(slot);
-    flops = gpu::network(ctx, spec_of(args.model), 1, 1).flops_per_example();
+    flops = what.type == "transformer" ? gpu::transformer(ctx, text_spec(), 1, 1).flops_per_example()
+                                       : gpu::network(ctx, spec_of(args.model), 1, 1).flops_per_example();
   }
-  shared_state s{args, what, registry, slot, std::barrier<>(args.threads), {}, std::vector<double>(args.threads),
+  shared_state s{args, what, registry, slot, std::barrier<>(args.threads), steps_per_epoch(what, args), std::vector<double>(args.threads),
                  std::vector<double>(args.threads), std::vector<double>(args.threads), std::vector<double>(args.seeds),
                  std::vector<std::exception_ptr>(args.threads)};
   std::vector<std::thread> threads;

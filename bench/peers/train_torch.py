@@ -8,18 +8,124 @@ thread here and would be no fair peer. Prints one line of JSON.
     train_torch.py --model mlp --epochs 10 --seeds 3
 """
 import argparse
+import collections
 import gzip
 import json
 import multiprocessing
 import os
 import time
 
-BATCH = {"mlp": 128, "small": 32, "cnn": 128}
+BATCH = {"mlp": 128, "small": 32, "cnn": 128, "transformer": 64}
+LANGUAGES = ["american-english", "french", "italian", "ngerman", "spanish"]
+LENGTH, WORDS = 16, 20000
 
 
-def load(folder, part):
+def small(c):
+    """A code point in lower case, as Troupe's reader of word lists has it."""
+    if 65 <= c <= 90 or (0xC0 <= c <= 0xDE and c != 0xD7) or 0x391 <= c <= 0x3A9 or 0x410 <= c <= 0x42F:
+        return c + 32
+    if 0x400 <= c <= 0x40F:
+        return c + 80
+    if c == 0x178:
+        return 0xFF
+    if (0x100 <= c <= 0x137 or 0x14A <= c <= 0x177) and c % 2 == 0:
+        return c + 1
+    if (0x139 <= c <= 0x148 or 0x179 <= c <= 0x17E) and c % 2 == 1:
+        return c + 1
+    return c
+
+
+def letter(c):
+    return 97 <= c <= 122 or (0xC0 <= c < 0x250 and c not in (0xD7, 0xF7)) or 0x370 <= c < 0x2000
+
+
+def fnv(word):
+    h = 0xCBF29CE484222325
+    for byte in word:
+        h = ((h ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+def load_words(folder, part):
+    """The data set "languages" of Troupe at its defaults, word for word (docs/workloads.md says how it is made)."""
     import numpy as np
     import torch
+
+    lists = []
+    for name in LANGUAGES:
+        with open(os.path.join(folder, name), "rb") as f:
+            raw = f.read()
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            text = raw.decode("latin-1")
+        words = set()
+        for line in text.replace("\r", "\n").split("\n"):
+            points = [small(ord(c)) for c in line]
+            if len(points) >= 2 and all(letter(c) for c in points):
+                words.add("".join(map(chr, points)).encode())
+        lists.append(words)
+    seen = collections.Counter(w for words in lists for w in words)
+    rows, labels = [], []
+    for label, words in enumerate(lists):
+        own = sorted((fnv(w), w) for w in words if seen[w] == 1)[:WORDS]
+        held = len(own) // 10
+        for _, w in own[:len(own) - held] if part == "train" else own[len(own) - held:]:
+            rows.append(w[:LENGTH].ljust(LENGTH, b"\0"))
+            labels.append(label)
+    x = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, LENGTH).astype("int64")
+    return torch.from_numpy(x), torch.tensor(labels)
+
+
+def make_transformer(vocabulary=256, width=64, heads=4, layers=2, hidden=256, classes=len(LANGUAGES)):
+    """Troupe's transformer, from PyTorch's fastest pieces: one product for queries, keys and values, and its own attention."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+            nn.init.zeros_(self.qkv.bias), nn.init.zeros_(self.projection.bias)
+
+        def forward(self, x, mask):
+            n, t, d = x.shape
+            q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+            x = x + self.projection(mixed.transpose(1, 2).reshape(n, t, d))
+            return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            bound = width ** -0.5
+            self.tokens = nn.Parameter(torch.empty(vocabulary, width).uniform_(-bound, bound))
+            self.positions = nn.Parameter(torch.empty(LENGTH, width).uniform_(-bound, bound))
+            self.layers = nn.ModuleList(Layer() for _ in range(layers))
+            self.norm, self.output = nn.LayerNorm(width), nn.Linear(width, classes)
+
+        def forward(self, tokens):
+            real = tokens != 0
+            mask = real[:, None, None, :]
+            x = functional.embedding(tokens, self.tokens) + self.positions
+            for layer in self.layers:
+                x = layer(x, mask)
+            share = real / real.sum(1, keepdim=True)
+            return self.output((self.norm(x) * share.unsqueeze(2)).sum(1))
+
+    return Classifier()
+
+
+def load(args, part):
+    if args.model == "transformer":
+        return load_words(args.words, {"t10k": "test"}.get(part, part))
+    import numpy as np
+    import torch
+
+    folder = args.data
 
     def read(name, skip):
         with gzip.open(os.path.join(folder, name)) as f:
@@ -34,6 +140,8 @@ def load(folder, part):
 def make_model(name):
     from torch import nn
 
+    if name == "transformer":
+        return make_transformer()
     if name == "cnn":
         return nn.Sequential(
             nn.Unflatten(1, (1, 28, 28)),
@@ -53,7 +161,10 @@ class Trainer:
         self.model = make_model(args.model)
         if args.model == "cnn" and args.channels_last:
             self.model = self.model.to(memory_format=torch.channels_last)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=0.9)
+        if args.model == "transformer":
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr / 10, weight_decay=0.01, fused=True)
+        else:
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=0.9)
         self.loss = torch.nn.CrossEntropyLoss()
         self.forward = torch.compile(self.model) if args.compile else self.model
         self.order, self.at = None, len(x)
@@ -118,7 +229,7 @@ def work(args, index, barrier, results):
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[index % len(cores)]})
-    x, y = load(args.data, "train")
+    x, y = load(args, "train")
     if args.epochs:
         accuracy(args, index, x, y, results)
         return
@@ -145,7 +256,7 @@ def work(args, index, barrier, results):
 def accuracy(args, index, x, y, results):
     import torch
 
-    held_x, held_y = load(args.data, "t10k")
+    held_x, held_y = load(args, "t10k")
     for seed in range(index, args.seeds, args.processes):
         t = Trainer(args, x, y, 1 + seed, args.lr)
         for _ in range(args.epochs * (len(x) // BATCH[args.model])):
@@ -171,8 +282,9 @@ def main():
     p.add_argument("--seeds", type=int, default=3)
     p.add_argument("--lr", type=float, default=0.03)
     p.add_argument("--data", default=os.path.join(os.environ.get("TROUPE_DATA_DIR") or "/usr/share/datasets", "fashion-mnist"))
+    p.add_argument("--words", default="/usr/share/dict", help="the folder of the transformer's word lists")
     args = p.parse_args()
-    if args.stacked and (args.model == "cnn" or args.precision != "fp32"):
+    if args.stacked and (args.model not in ("mlp", "small") or args.precision != "fp32"):
         p.error("--stacked is for the dense networks in fp32")
 
     # Before torch starts its pools.
