@@ -63,6 +63,7 @@ void coordinator::launch_from(core::trainer_id id, std::uint32_t incarnation, co
   h.stop_step = t.spec.stop_step;
   h.schedule = to_wire(exp_.sync.schedule);
   h.asynchronous = exp_.sync.asynchronous;
+  h.fusion = exp_.fusion;
   h.state = from;
   const auto size = h.workload_options.size() + wire_size(t.spec.hp) + 16 * h.schedule.at_steps.size() + 512;
   if (auto fits = fits_control_plane(size, "the description of trainer " + t.spec.name); !fits) {

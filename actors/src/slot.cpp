@@ -98,6 +98,9 @@ slot_status status_of(const gpu::slot_worker& worker) {
   out.steps = c.steps;
   out.slices = c.slices;
   out.tasks = c.tasks;
+  out.fused_slices = c.fused_slices;
+  out.fused_members = c.fused_members;
+  out.fused_steps = c.fused_steps;
   out.busy_seconds = c.busy_seconds;
   out.idle_seconds = c.idle_seconds;
   out.memory_used = c.memory_used;

@@ -71,14 +71,14 @@ void trainer::build(core::checkpoint_ptr from) {
     std::string signature;
   };
   const auto work = [workloads = setup_.workloads, type = order_.workload_type, text = order_.workload_options,
-                     name = order_.name, seed = order_.seed, hp = hp_, mark, from](gpu::context& ctx, gpu::hosted& h) {
+                     name = order_.name, seed = order_.seed, hp = hp_, fuse = order_.fusion, mark, from](gpu::context& ctx, gpu::hosted& h) {
     built out;
     const auto options = nlohmann::json::parse(text, nullptr, false);
     if (options.is_discarded()) {
       out.failure = {errc::invalid_argument, "the options of workload \"" + type + "\" are not JSON: " + text};
       return out;
     }
-    auto made = workloads->make(ctx, type, {name, seed, &options, hp});
+    auto made = workloads->make(ctx, type, {name, seed, &options, hp, fuse});
     if (!made) {
       out.failure = made.error();
       return out;

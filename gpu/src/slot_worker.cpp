@@ -1,5 +1,6 @@
 #include "troupe/gpu/slot_worker.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -8,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "backend.hpp"
 
@@ -50,6 +52,7 @@ struct slot_worker::impl {
     run_done done;
     clock::time_point since; // waiting since then
     run_outcome outcome;
+    bool has_turn = false; // in `current`
   };
   struct queued_task {
     task work;
@@ -68,13 +71,17 @@ struct slot_worker::impl {
   std::condition_variable wake;
   std::deque<queued_task> tasks;
   run_list runs;                                               // waiting; the front has the next slice
-  run_list current;                                            // empty, or the one that has the device
+  run_list current;                                            // empty, or those that have the device, as one
+  fusion* together = nullptr;                                  // what `current` has in common, if anything
   run_list ended;                                              // their completions are due
   std::unordered_map<const hosted*, run_list::iterator> index; // of runs and current
   bool stopping = false, sleeping = false, woken = false;
   counters count;
   clock::time_point idle_since;
   std::unique_ptr<context> ctx; // made and destroyed by the thread
+
+  std::vector<queued_run*> doers; // of `current`, in the slice at hand; the thread's alone, as is `fused`
+  std::vector<fused_run> fused;   // their parts
 
   std::atomic<bool> attention{false}; // the step loop should come back: a task, an interrupt or the end
 
@@ -152,68 +159,182 @@ struct slot_worker::impl {
     return took;
   }
 
+  static fusion* fusion_of(const queued_run& r) noexcept {
+    return r.who->work != nullptr ? r.who->work->fused_with() : nullptr;
+  }
+
+  /// A waiting run gets a turn: its share of the slice begins.
+  void admit(run_list::iterator r, clock::time_point now, clock::time_point& slice_end) {
+    r->who->wait_seconds += seconds(now - r->since);
+    r->has_turn = true;
+    current.splice(current.end(), runs, r);
+    slice_end += config.slice;
+  }
+
+  /// The next run, and all others that can run with it as one. Those that came after the slice began join it: each would have
+  /// had its turn soon.
+  void admit_next(clock::time_point now, clock::time_point& slice_end) {
+    if (current.empty()) {
+      slice_end = now;
+      admit(runs.begin(), now, slice_end);
+    }
+    together = fusion_of(current.front());
+    for (auto r = std::next(current.begin()); r != current.end();) { // a task may have changed someone's workload
+      const auto next = std::next(r);
+      if (together == nullptr || fusion_of(*r) != together)
+        send_back(r, now);
+      r = next;
+    }
+    if (together == nullptr)
+      return;
+    const auto most = together->most();
+    for (auto r = runs.begin(); r != runs.end() && current.size() < most;) {
+      const auto next = std::next(r);
+      if (fusion_of(*r) == together)
+        admit(r, now, slice_end);
+      r = next;
+    }
+  }
+
+  void send_back(run_list::iterator r, clock::time_point now) {
+    r->since = now;
+    r->has_turn = false;
+    runs.splice(runs.end(), current, r);
+  }
+
+  static bool is_over(const queued_run& r) {
+    return r.outcome.steps >= r.wanted || r.who->interrupt.load(std::memory_order_relaxed)
+           || !r.outcome.failure.text.empty();
+  }
+
+  /// The exception being handled is this run's end.
+  static void fail(queued_run& r) noexcept {
+    r.outcome.failure = current_error(&r.outcome.device_lost);
+    if (r.outcome.failure.text.empty())
+      r.outcome.failure.text = "host memory ran out"; // fits into the string itself
+  }
+
+  static void check_steps(std::uint64_t done, std::uint64_t wanted, bool alone) {
+    if (done > wanted || (alone && done == 0))
+      throw std::logic_error("the workload's run() reports " + std::to_string(done) + " steps, but 1 to "
+                             + std::to_string(wanted) + " were asked for");
+  }
+
+  void run_alone(queued_run& r, run_report& out) noexcept {
+    try {
+      if (r.who->work == nullptr)
+        throw std::logic_error("the trainer has no workload: build or load it first");
+      const auto wanted = r.wanted - r.outcome.steps;
+      const auto report = r.who->work->run(*ctx, wanted);
+      check_steps(report.steps, wanted, true);
+      out = report;
+    } catch (...) {
+      fail(r);
+    }
+  }
+
+  void run_together() noexcept {
+    try {
+      together->run(*ctx, fused);
+      const bool any = std::any_of(fused.begin(), fused.end(), [](const auto& x) { return x.report.steps > 0 || x.failure; });
+      if (!any)
+        throw std::logic_error("the workloads' fusion::run() reports neither steps nor a failure");
+    } catch (...) {
+      const auto failure = std::current_exception();
+      for (auto& x : fused)
+        if (!x.failure)
+          x.failure = failure;
+    }
+    for (std::size_t i = 0; i < fused.size(); ++i)
+      try {
+        if (fused[i].failure)
+          std::rethrow_exception(std::exchange(fused[i].failure, nullptr));
+        check_steps(fused[i].report.steps, fused[i].max_steps, false);
+      } catch (...) {
+        fused[i].report = {};
+        fail(*doers[i]);
+      }
+  }
+
+  /// Others leave `current` alone until it is given up.
   void run_slice(std::unique_lock<std::mutex>& lock, clock::time_point& slice_end) noexcept {
     const auto began = clock::now();
-    if (current.empty()) {
-      current.splice(current.begin(), runs, runs.begin());
-      slice_end = began + config.slice;
-      current.front().who->wait_seconds += seconds(began - current.front().since);
-    }
-    auto& r = current.front(); // others move it only after it has left `current`
     attention.store(false, std::memory_order_relaxed);
-    bool over = r.who->interrupt.load(std::memory_order_relaxed) || r.outcome.steps >= r.wanted;
+    doers.clear();
+    fused.clear();
+    admit_next(began, slice_end);
+    for (auto& r : current)
+      if (!is_over(r)) {
+        doers.push_back(&r);
+        fused.push_back({r.who->work.get(), r.wanted - r.outcome.steps, {}, nullptr});
+      }
     lock.unlock();
     std::uint64_t steps = 0;
-    if (!over) {
+    if (!doers.empty()) {
       ctx->impl().collect();
-      try {
-        if (r.who->work == nullptr)
-          throw std::logic_error("the trainer has no workload: build or load it first");
-        ctx->set_yield(&attention, slice_end);
-        const auto report = r.who->work->run(*ctx, r.wanted - r.outcome.steps);
-        steps = report.steps;
-        if (steps == 0 || steps > r.wanted - r.outcome.steps)
-          throw std::logic_error("the workload's run() reports " + std::to_string(steps) +
-                                 " steps, but 1 to " + std::to_string(r.wanted - r.outcome.steps) +
-                                 " were asked for");
-        r.who->loss_sum += report.loss_sum;
-        r.who->loss_count += steps;
-        r.who->progress.fetch_add(steps, std::memory_order_relaxed);
-        r.outcome.steps += steps;
-      } catch (...) {
-        steps = 0;
-        r.outcome.failure = current_error(&r.outcome.device_lost);
-        if (r.outcome.failure.text.empty())
-          r.outcome.failure.text = "host memory ran out"; // fits into the string itself
-      }
+      ctx->set_yield(&attention, slice_end);
+      if (together != nullptr)
+        run_together();
+      else
+        run_alone(*doers.front(), fused.front().report);
       ctx->set_yield(nullptr, clock::time_point::max());
+      for (const auto& x : fused)
+        steps += x.report.steps;
     }
     const auto ended_at = clock::now();
-    r.who->compute_seconds += seconds(ended_at - began);
+    const auto took = seconds(ended_at - began);
+    for (std::size_t i = 0; i < doers.size(); ++i) {
+      auto& r = *doers[i];
+      const auto& report = fused[i].report;
+      const auto share = took * (steps > 0 ? static_cast<double>(report.steps) / static_cast<double>(steps)
+                                           : 1 / static_cast<double>(doers.size()));
+      r.who->compute_seconds += share;
+      r.who->wait_seconds += took - share; // the device was the others'
+      r.who->loss_sum += report.loss_sum;
+      r.who->loss_count += report.steps;
+      r.who->progress.fetch_add(report.steps, std::memory_order_relaxed);
+      r.outcome.steps += report.steps;
+    }
     lock.lock();
     ++count.slices;
     count.steps += steps;
-    count.busy_seconds += seconds(ended_at - began);
-    const bool interrupted = r.who->interrupt.load(std::memory_order_relaxed);
-    over = r.outcome.steps >= r.wanted || interrupted || !r.outcome.failure.text.empty();
-    if (over) {
-      r.outcome.interrupted = interrupted && r.outcome.steps < r.wanted && r.outcome.failure.text.empty();
-      // From here on an interrupt finds no run, so it cannot hit this trainer's next one.
-      index.erase(r.who.get());
-      r.since = ended_at;
-      ended.splice(ended.end(), current);
-      finish_ended(lock);
-    } else if (ended_at >= slice_end) {
-      r.since = ended_at;
+    count.busy_seconds += took;
+    if (doers.size() > 1) {
+      ++count.fused_slices;
+      count.fused_members += doers.size();
+      count.fused_steps += steps;
+    }
+    retire(ended_at);
+    if (!current.empty() && ended_at >= slice_end) {
       if (runs.empty())
-        slice_end = ended_at + config.slice;
+        slice_end = ended_at + config.slice * static_cast<int>(current.size());
       else
-        runs.splice(runs.end(), current);
+        while (!current.empty())
+          send_back(current.begin(), ended_at);
+    }
+    if (current.empty())
+      together = nullptr;
+    if (!ended.empty())
+      finish_ended(lock);
+  }
+
+  /// From here on an interrupt finds no run of those that are over, so it cannot hit their trainers' next ones.
+  void retire(clock::time_point now) {
+    for (auto r = current.begin(); r != current.end();) {
+      const auto next = std::next(r);
+      if (is_over(*r)) {
+        r->outcome.interrupted = r->outcome.steps < r->wanted && r->outcome.failure.text.empty();
+        index.erase(r->who.get());
+        r->since = now;
+        ended.splice(ended.end(), current, r);
+      }
+      r = next;
     }
   }
 
   void cancel_all(std::unique_lock<std::mutex>& lock) noexcept {
     runs.splice(runs.begin(), current);
+    together = nullptr;
     for (auto& r : runs)
       if (r.outcome.failure.text.empty())
         r.outcome.failure = cancelled();
@@ -273,7 +394,7 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
     throw std::invalid_argument("slot_worker::run needs a hosted workload and a completion");
   const auto now = clock::now();
   impl::run_list item;
-  item.push_back({std::move(who), steps, std::move(done), now, {}});
+  item.push_back({std::move(who), steps, std::move(done), now, {}, false});
   auto& r = item.front();
   std::unique_lock lock(impl_->mutex);
   if (impl_->stopping) {
@@ -286,6 +407,8 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
   if (fresh) {
     r.who->interrupt.store(false, std::memory_order_relaxed);
     impl_->runs.splice(impl_->runs.end(), item);
+    if (impl_->together != nullptr)
+      impl_->attention.store(true, std::memory_order_relaxed); // it may belong to those that run
   } else {
     r.outcome.failure = {core::errc::refused, "this trainer already has a run on its slot"};
     impl_->ended.splice(impl_->ended.end(), item);
@@ -301,7 +424,7 @@ void slot_worker::interrupt(const std::shared_ptr<hosted>& who) {
     return;
   who->interrupt.store(true, std::memory_order_relaxed);
   const auto r = at->second;
-  if (impl_->current.empty() || r != impl_->current.begin()) {
+  if (!r->has_turn) {
     r->outcome.interrupted = true;
     impl_->ended.splice(impl_->ended.end(), impl_->runs, r);
     impl_->index.erase(at);

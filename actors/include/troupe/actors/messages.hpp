@@ -237,12 +237,13 @@ struct host_trainer {
   std::uint64_t stop_step = 0;
   wire_schedule schedule;
   bool asynchronous = false;    ///< reports at sync points without parking
+  bool fusion = true;           ///< its steps may run as one with those of its kind
   std::uint32_t slot = 0;       ///< of the node
   state_ref state;              ///< resume from this; none: from the beginning
   trainer_observer observer;
 };
-TROUPE_INSPECT(host_trainer, who, name, workload_type, workload_options, hp, seed, stop_step, schedule, asynchronous, slot,
-               state, observer)
+TROUPE_INSPECT(host_trainer, who, name, workload_type, workload_options, hp, seed, stop_step, schedule, asynchronous,
+               fusion, slot, state, observer)
 
 /// End a trainer at once; nothing of it is reported afterwards.
 struct drop_trainer { trainer_ref who; };
@@ -272,11 +273,13 @@ struct slot_status {
   std::uint32_t trainers = 0;
   std::uint64_t waiting = 0; ///< runs in the queue
   std::uint64_t steps = 0, slices = 0, tasks = 0;
+  /// Slices in which several trainers ran as one, how many (summed over these slices), and their steps.
+  std::uint64_t fused_slices = 0, fused_members = 0, fused_steps = 0;
   wire_real busy_seconds, idle_seconds;
   std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0; ///< bytes
 };
-TROUPE_INSPECT(slot_status, index, alive, trainers, waiting, steps, slices, tasks, busy_seconds, idle_seconds, memory_used,
-               memory_peak, memory_budget)
+TROUPE_INSPECT(slot_status, index, alive, trainers, waiting, steps, slices, tasks, fused_slices, fused_members, fused_steps,
+               busy_seconds, idle_seconds, memory_used, memory_peak, memory_budget)
 
 struct node_status {
   std::uint32_t node = 0;

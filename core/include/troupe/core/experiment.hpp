@@ -82,6 +82,7 @@ struct experiment {
   failure_options failures;
   std::vector<slot_request> slots;   ///< empty: the command line decides
   double quantum_ms = 2.0;
+  bool fusion = true;                ///< equal models on a slot run their steps as one
   std::string math = "fp32";         ///< "fp32" or "tf32" on GPUs
   std::string text;                  ///< the file itself, kept in the run directory; empty: `experiment_text` is kept
 };

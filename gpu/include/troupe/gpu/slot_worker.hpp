@@ -20,8 +20,8 @@ struct hosted {
   std::unique_ptr<workload> work;
   std::atomic<bool> interrupt{false};     ///< ends the run after its current step
   std::atomic<std::uint64_t> progress{0}; ///< steps done since it was built or loaded, for status displays
-  double compute_seconds = 0;             ///< on the device
-  double wait_seconds = 0;                ///< ready, but another had the slot
+  double compute_seconds = 0;             ///< its share of the device's time
+  double wait_seconds = 0;                ///< ready, but the device was others'
   double loss_sum = 0;                    ///< since the last time the trainer reset it
   std::uint64_t loss_count = 0;
 };
@@ -45,7 +45,8 @@ core::error current_error(bool* device_lost = nullptr) noexcept;
 /// slice, in the order they came. A run keeps its place until its steps are done or it is interrupted, so a
 /// lone trainer costs no hand-over between slices, and a run that waits is ended at once by an interrupt. A
 /// task or an interrupt that arrives during a slice is served after the step at hand; the slice then goes on
-/// with what is left of it. Completions are called on the slot's thread and must only post (they may not
+/// with what is left of it. Runs whose workloads are `fused_with` the same take their turns as one, as long as
+/// all their turns together; each has its own outcome, and others join between two steps. Completions are called on the slot's thread and must only post (they may not
 /// block or throw).
 class slot_worker {
 public:
@@ -74,6 +75,8 @@ public:
 
   struct counters {
     std::uint64_t slices = 0, steps = 0, tasks = 0;
+    /// Slices in which several runs ran as one, how many of them (summed over these slices), and their steps.
+    std::uint64_t fused_slices = 0, fused_members = 0, fused_steps = 0;
     double busy_seconds = 0, idle_seconds = 0;
     std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0;
     std::size_t waiting = 0; ///< runs in the queue
