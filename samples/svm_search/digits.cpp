@@ -29,26 +29,29 @@ core::result<examples> load_csv(const std::string& path) {
 
   examples out;
   std::vector<char> buffer(1 << 16);
-  for (std::size_t line = 1; gzgets(file.get(), buffer.data(), static_cast<int>(buffer.size())) != nullptr; ++line) {
+  for (std::size_t line = 1; gzgets(file.get(), buffer.data(), static_cast<int>(buffer.size())) != nullptr;
+       ++line) {
     std::vector<double> values;
     for (const char* at = buffer.data(); *at != '\0' && *at != '\n' && *at != '\r';) {
       char* end = nullptr;
       values.push_back(std::strtod(at, &end));
       const bool number = end != at && std::isfinite(values.back()) && (*end == ',' || *end <= ' ');
       if (!number)
-        return core::error{core::errc::invalid_argument,
-                           path + ":" + std::to_string(line) + ": field " + std::to_string(values.size()) + " is no number"};
+        return core::error{core::errc::invalid_argument, path + ":" + std::to_string(line) + ": field " +
+                                                             std::to_string(values.size()) + " is no number"};
       at = *end == ',' ? end + 1 : end;
     }
     if (out.y.empty())
       out.features = values.empty() ? 0 : values.size() - 1;
     if (values.size() < 2 || values.size() != out.features + 1)
       return core::error{core::errc::invalid_argument,
-                         path + ":" + std::to_string(line) + ": " + std::to_string(values.size()) + " fields, where "
-                             + std::to_string(std::max<std::size_t>(out.features + 1, 2)) + " are needed"};
+                         path + ":" + std::to_string(line) + ": " + std::to_string(values.size()) +
+                             " fields, where " + std::to_string(std::max<std::size_t>(out.features + 1, 2)) +
+                             " are needed"};
     if (std::abs(values.back()) > 1e9 || values.back() != std::floor(values.back()))
       return core::error{core::errc::invalid_argument,
-                         path + ":" + std::to_string(line) + ": the class, which comes last, must be a whole number"};
+                         path + ":" + std::to_string(line) +
+                             ": the class, which comes last, must be a whole number"};
     out.y.push_back(static_cast<int>(values.back()));
     out.x.insert(out.x.end(), values.begin(), values.end() - 1);
   }
@@ -79,8 +82,8 @@ examples generated_digits(std::size_t count, std::uint64_t seed) {
 }
 
 core::result<std::vector<int>> stratified_folds(const std::vector<int>& labels, int folds) {
-  // Classes are numbered as they first appear. The sorted list of all examples' numbers is dealt out like cards: that says
-  // how many examples of each class go into each fold.
+  // Classes are numbered as they first appear. The sorted list of all examples' numbers is dealt out like
+  // cards: that says how many examples of each class go into each fold.
   std::map<int, int> number;
   std::vector<int> count, of(labels.size());
   for (std::size_t i = 0; i < labels.size(); ++i) {
@@ -91,8 +94,9 @@ core::result<std::vector<int>> stratified_folds(const std::vector<int>& labels, 
   for (const auto& [label, n] : number)
     if (count[static_cast<std::size_t>(n)] < folds)
       return core::error{core::errc::invalid_argument,
-                         "class " + std::to_string(label) + " has " + std::to_string(count[static_cast<std::size_t>(n)])
-                             + " examples, too few for " + std::to_string(folds) + " folds"};
+                         "class " + std::to_string(label) + " has " +
+                             std::to_string(count[static_cast<std::size_t>(n)]) + " examples, too few for " +
+                             std::to_string(folds) + " folds"};
   std::vector<std::vector<int>> share(count.size(), std::vector<int>(static_cast<std::size_t>(folds)));
   std::size_t card = 0;
   for (std::size_t c = 0; c < count.size(); ++c)

@@ -1,4 +1,5 @@
-// Random search for the settings of a support vector machine: hundreds of draws, five folds each, every fold a job on a slot.
+// Random search for the settings of a support vector machine: hundreds of draws, five folds each, every fold
+// a job on a slot.
 
 #include <pthread.h>
 #include <unistd.h>
@@ -32,10 +33,12 @@ constexpr auto usage =
     "usage: svm_search [options]\n"
     "  --draws N          how many settings are tried (300)\n"
     "  --seed N           which ones (1)\n"
-    "  --draws-file FILE  these instead: [{\"C\": 1, \"gamma\": 0.01, \"tol\": 0.001, \"class_weight\": null}, …]\n"
+    "  --draws-file FILE  these instead: [{\"C\": 1, \"gamma\": 0.01, \"tol\": 0.001, \"class_weight\": "
+    "null}, …]\n"
     "  --folds N          of the cross-validation (5)\n"
     "  --slots N          folds that are trained at the same time (one per core)\n"
-    "  --kernel KIND      shared: computed once for all folds of a draw; own: by libsvm in each fold (shared)\n"
+    "  --kernel KIND      shared: computed once for all folds of a draw; own: by libsvm in each fold "
+    "(shared)\n"
     "  --data FILE        comma-separated numbers, the class last (the digits of Debian's python3-sklearn)\n"
     "  --generated        made-up pictures instead\n"
     "  --json             one JSON object with every draw; no progress\n";
@@ -48,9 +51,7 @@ struct arguments {
   bool share_kernels = true, generated = false, as_json = false, help = false;
 };
 
-core::error wrong(std::string text) {
-  return {core::errc::invalid_argument, std::move(text)};
-}
+core::error wrong(std::string text) { return {core::errc::invalid_argument, std::move(text)}; }
 
 core::result<arguments> parse(int argc, char** argv) {
   arguments out;
@@ -72,7 +73,8 @@ core::result<arguments> parse(int argc, char** argv) {
       const long least = arg == "--seed" ? 0 : arg == "--folds" ? 2 : 1;
       const long most = arg == "--slots" ? 256 : arg == "--folds" ? 1000 : 1'000'000;
       if (value.empty() || *end != '\0' || n < least || n > most)
-        return wrong(arg + " must be a number from " + std::to_string(least) + " to " + std::to_string(most) + ", not " + value);
+        return wrong(arg + " must be a number from " + std::to_string(least) + " to " + std::to_string(most) +
+                     ", not " + value);
       if (arg == "--draws")
         out.draws = static_cast<unsigned>(n);
       else if (arg == "--seed")
@@ -111,7 +113,8 @@ std::vector<svm_search::settings> draw(unsigned count, std::uint64_t seed) {
   for (unsigned i = 0; i < count; ++i) {
     core::random_stream rng{seed, "svm_search", i};
     const auto hp = made.sample(rng);
-    out.push_back({*hp.number("C", 0), *hp.number("gamma", 0), *hp.number("tol", 0), *hp.text("class_weight", "") == "balanced"});
+    out.push_back({*hp.number("C", 0), *hp.number("gamma", 0), *hp.number("tol", 0),
+                   *hp.text("class_weight", "") == "balanced"});
   }
   return out;
 }
@@ -147,36 +150,42 @@ core::result<std::vector<svm_search::settings>> read_draws(const std::string& pa
 }
 
 json to_json(const svm_search::settings& s) {
-  return {{"C", s.c}, {"gamma", s.gamma}, {"tol", s.tol}, {"class_weight", s.balanced ? json("balanced") : json()}};
+  return {{"C", s.c},
+          {"gamma", s.gamma},
+          {"tol", s.tol},
+          {"class_weight", s.balanced ? json("balanced") : json()}};
 }
 std::string to_text(const svm_search::settings& s) {
   char out[160];
-  std::snprintf(out, sizeof out, "C=%.4g gamma=%.4g tol=%.4g%s", s.c, s.gamma, s.tol, s.balanced ? " balanced" : "");
+  std::snprintf(out, sizeof out, "C=%.4g gamma=%.4g tol=%.4g%s", s.c, s.gamma, s.tol,
+                s.balanced ? " balanced" : "");
   return out;
 }
 
-sigset_t just_ctrl_c() {
+/// Ctrl-C, and what a shell or a service manager sends.
+sigset_t stop_signals() {
   sigset_t out;
   sigemptyset(&out);
   sigaddset(&out, SIGINT);
+  sigaddset(&out, SIGTERM);
   return out;
 }
 
-/// Turns Ctrl-C into a call, on a thread of its own. The signal must be blocked before any thread is made.
-class ctrl_c {
+/// Turns these into a call, on a thread of its own. They must be blocked before any thread is made.
+class on_stop_signal {
 public:
-  explicit ctrl_c(std::function<void()> f)
+  explicit on_stop_signal(std::function<void()> f)
       : thread_{[this, f = std::move(f)] {
-          const auto set = just_ctrl_c();
+          const auto set = stop_signals();
           for (int n = 0, which = 0; sigwait(&set, &which) == 0 && !over_;)
             if (++n == 1)
               f();
             else
               _exit(130); // as the shell reports death by Ctrl-C
         }} {}
-  ~ctrl_c() {
+  ~on_stop_signal() {
     over_ = true;
-    pthread_kill(thread_.native_handle(), SIGINT);
+    pthread_kill(thread_.native_handle(), SIGTERM);
     thread_.join();
   }
 
@@ -200,30 +209,35 @@ int main(int argc, char** argv) {
   }
   if (args->help)
     return std::fputs(usage, stdout), 0;
-  const auto set = just_ctrl_c();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  const auto stops = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
   svm_set_print_string_function([](const char*) {}); // libsvm tells of every fold
 
   // 1. The data and the draws.
-  auto data = args->generated ? core::result<svm_search::examples>{svm_search::generated_digits(600, args->seed)}
-                              : svm_search::load_csv(args->data);
+  auto data = args->generated
+                  ? core::result<svm_search::examples>{svm_search::generated_digits(600, args->seed)}
+                  : svm_search::load_csv(args->data);
   if (!data)
     return fail(data.error());
-  auto draws = args->draws_file.empty() ? core::result<std::vector<svm_search::settings>>{draw(args->draws, args->seed)}
-                                        : read_draws(args->draws_file);
+  auto draws = args->draws_file.empty()
+                   ? core::result<std::vector<svm_search::settings>>{draw(args->draws, args->seed)}
+                   : read_draws(args->draws_file);
   if (!draws)
     return fail(draws.error());
 
   const auto begin = std::chrono::steady_clock::now();
   const auto cpu_begin = std::clock();
-  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  auto problem = svm_search::problem::make(std::move(*data), args->folds);
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  auto problem = svm_search::problem::make(*data, args->folds);
   if (!problem)
     return fail(problem.error());
 
   // 2. Slots: each is a thread that computes. There are far more folds than slots; that is the normal case.
   const auto devices = gpu::find_devices();
-  const core::slot_request wanted{.device = "cpu", .count = args->slots != 0 ? args->slots : devices.devices.front().usable_cores};
+  const core::slot_request wanted{
+      .device = "cpu", .count = args->slots != 0 ? args->slots : devices.devices.front().usable_cores};
   std::vector<core::error> faults;
   std::vector<std::shared_ptr<gpu::slot_worker>> slots; // outlive the actors
   for (auto& slot : gpu::make_slots(devices, {&wanted, 1}, gpu::math_mode::fp32, "--slots", faults))
@@ -242,21 +256,23 @@ int main(int argc, char** argv) {
   options.folds = args->folds;
   options.share_kernels = args->share_kernels;
   if (!args->as_json)
-    options.on_draw = [seconds, over = std::size_t{0}, best = -1.0](const svm_search::search_result& r, std::size_t i) mutable {
+    options.on_draw = [seconds, over = std::size_t{0}, best = -1.0](const svm_search::search_result& r,
+                                                                    std::size_t i) mutable {
       const auto& d = r.draws[i];
       ++over;
       if (!d.failure.empty())
         std::printf("draw %zu failed (%s): %s\n", i, to_text(d.with).c_str(), d.failure.c_str());
       if (d.score() > best)
-        std::printf("%6.1f s  %3zu of %zu draws  %6.2f%%  %s\n", seconds(), over, r.draws.size(), 100 * (best = d.score()),
-                    to_text(d.with).c_str());
+        std::printf("%6.1f s  %3zu of %zu draws  %6.2f%%  %s\n", seconds(), over, r.draws.size(),
+                    100 * (best = d.score()), to_text(d.with).c_str());
       std::fflush(stdout);
     };
   const auto searcher = svm_search::spawn_searcher(system, std::move(workers), std::move(options));
-  const ctrl_c interrupt{[searcher] { // after the system: a handle that outlives it would keep it waiting
-    std::fputs("stopping after the folds at hand; Ctrl-C again ends at once\n", stderr);
-    actors::anon_mail(svm_search::stop_search{}).send(searcher);
-  }};
+  const on_stop_signal interrupt{
+      [searcher] { // after the system: a handle that outlives it would keep it waiting
+        std::fputs("stopping after the folds at hand; Ctrl-C again ends at once\n", stderr);
+        actors::anon_mail(svm_search::stop_search{}).send(searcher);
+      }};
 
   // 4. Ask for the search, and wait, as a program's main thread may.
   std::optional<svm_search::search_result> found;
@@ -281,9 +297,18 @@ int main(int argc, char** argv) {
   }
   const auto* best = found->best();
   if (args->as_json) {
-    json out = {{"slots", slots.size()}, {"folds", args->folds},  {"kernel", args->share_kernels ? "shared" : "own"},
-                {"draws", found->draws.size()}, {"over", over}, {"failed", failed}, {"stopped", found->stopped},
-                {"seconds", wall}, {"cpu_seconds", cpu}, {"idle_seconds", idle}, {"best", nullptr}, {"results", json::array()}};
+    json out = {{"slots", slots.size()},
+                {"folds", args->folds},
+                {"kernel", args->share_kernels ? "shared" : "own"},
+                {"draws", found->draws.size()},
+                {"over", over},
+                {"failed", failed},
+                {"stopped", found->stopped},
+                {"seconds", wall},
+                {"cpu_seconds", cpu},
+                {"idle_seconds", idle},
+                {"best", nullptr},
+                {"results", json::array()}};
     const auto real = [](double x) { return std::isnan(x) ? json() : json(x); };
     for (const auto& d : found->draws) {
       auto entry = to_json(d.with);
@@ -301,12 +326,15 @@ int main(int argc, char** argv) {
     }
     std::printf("%s\n", out.dump().c_str());
   } else {
-    std::printf("%zu of %zu draws, %d folds each, on %zu slots: %.1f s (%.1f s of CPU time, slots idle %.1f%%)\n", over,
-                found->draws.size(), args->folds, slots.size(), wall, cpu, 100 * idle / (wall * static_cast<double>(slots.size())));
+    std::printf(
+        "%zu of %zu draws, %d folds each, on %zu slots: %.1f s (%.1f s of CPU time, slots idle %.1f%%)\n",
+        over, found->draws.size(), args->folds, slots.size(), wall, cpu,
+        100 * idle / (wall * static_cast<double>(slots.size())));
     if (failed > 0)
       std::printf("%zu draws failed\n", failed);
     if (best)
-      std::printf("best: %.4f%%, draw %td: %s\n", 100 * best->score(), best - found->draws.data(), to_text(best->with).c_str());
+      std::printf("best: %.4f%%, draw %td: %s\n", 100 * best->score(), best - found->draws.data(),
+                  to_text(best->with).c_str());
   }
   return found->stopped ? 130 : failed > 0 || !best ? 1 : 0;
 }

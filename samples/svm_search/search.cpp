@@ -24,17 +24,21 @@ const draw_result* search_result::best() const {
   return out;
 }
 
-// The handlers run on the slot's thread, one after the other. What they throw answers the request as an error.
+// The handlers run on the slot's thread, one after the other. What they throw answers the request as an
+// error.
 worker spawn_worker(caf::actor_system& system, const gpu_place& at, std::shared_ptr<const problem> what) {
   return spawn_gpu<worker>(
       system, at, {},
       [what](gpu_call&, const kernel_job& m) -> kernel_made { return {what->make_kernel(m.with.gamma)}; },
-      [what](gpu_call&, const fold_job& m) -> wire_real { return what->score(m.with, m.fold, m.kernel.get()); });
+      [what](gpu_call&, const fold_job& m) -> wire_real {
+        return what->score(m.with, m.fold, m.kernel.get());
+      });
 }
 
 namespace {
 
-/// A fold can take minutes, if tol is small and C large. An answer that never comes is a failed fold all the same.
+/// A fold can take minutes, if tol is small and C large. An answer that never comes is a failed fold all the
+/// same.
 constexpr auto patience = std::chrono::minutes{360};
 
 struct waiting_fold {
@@ -113,8 +117,8 @@ void ask_for_fold(pointer self, const worker& who, const waiting_fold& x) {
           });
 }
 
-/// Gives every idle worker something to do. Folds of draws that have begun come first, so that there are never more kernels in
-/// memory than slots. Answers when nothing is left.
+/// Gives every idle worker something to do. Folds of draws that have begun come first, so that there are
+/// never more kernels in memory than slots. Answers when nothing is left.
 void hand_out(pointer self) {
   auto& st = state(self);
   while (!st.idle.empty()) {
@@ -151,8 +155,10 @@ searcher::behavior_type search(pointer self, std::vector<worker> workers, search
   st.idle = std::move(workers);
   const auto folds = static_cast<std::size_t>(st.options.folds);
   for (const auto& s : st.options.draws)
-    st.found.draws.push_back(
-        {s, std::vector<double>(folds, std::numeric_limits<double>::quiet_NaN()), static_cast<unsigned>(folds), {}});
+    st.found.draws.push_back({s,
+                              std::vector<double>(folds, std::numeric_limits<double>::quiet_NaN()),
+                              static_cast<unsigned>(folds),
+                              {}});
   return {
       [=](const run_search&) -> result<search_result> {
         auto& st = state(self);

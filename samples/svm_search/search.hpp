@@ -13,7 +13,8 @@
 
 namespace svm_search {
 
-// 1. What a worker does. Its messages hold pointers to data that all slots of this process share, so they stay in it.
+// 1. What a worker does. Its messages hold pointers to data that all slots of this process share, so they
+// stay in it.
 
 /// Compute the kernel of a draw, for all its folds.
 struct kernel_job {
@@ -38,7 +39,8 @@ using worker = troupe::actors::typed_actor<troupe::actors::result<kernel_made>(k
                                            troupe::actors::result<troupe::actors::wire_real>(fold_job)>;
 
 /// A worker on the slot `at`.
-worker spawn_worker(caf::actor_system& system, const troupe::actors::gpu_place& at, std::shared_ptr<const problem> what);
+worker spawn_worker(caf::actor_system& system, const troupe::actors::gpu_place& at,
+                    std::shared_ptr<const problem> what);
 
 // 2. What the searcher does.
 
@@ -91,10 +93,10 @@ searcher spawn_searcher(caf::actor_system& system, std::vector<worker> workers, 
 
 // 3. Every message type gets a number.
 CAF_BEGIN_TYPE_ID_BLOCK(svm_search, troupe::actors::first_user_type_id)
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::kernel_job))
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::kernel_made))
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::fold_job))
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::search_result))
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::run_search))
-  CAF_ADD_TYPE_ID(svm_search, (svm_search::stop_search))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::kernel_job))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::kernel_made))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::fold_job))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::search_result))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::run_search))
+CAF_ADD_TYPE_ID(svm_search, (svm_search::stop_search))
 CAF_END_TYPE_ID_BLOCK(svm_search)

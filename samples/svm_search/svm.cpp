@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -10,31 +11,39 @@ namespace svm_search {
 
 namespace core = troupe::core;
 
-core::result<std::shared_ptr<const problem>> problem::make(examples data, int folds) {
+core::result<std::shared_ptr<const problem>> problem::make(const examples& data, int folds) {
   auto fold_of = stratified_folds(data.y, folds);
   if (!fold_of)
     return fold_of.error();
+  // Sorted by class, and otherwise in their order. libsvm numbers classes as they first appear in the
+  // training data, and ties between votes go to the first: so it is scikit-learn's order. And the rows and
+  // columns of the kernel matrix that are used together, those of two classes, lie together in memory.
+  std::vector<std::size_t> order(data.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return data.y[a] < data.y[b]; });
   auto out = std::make_shared<problem>();
-  out->data_ = std::move(data);
-  const auto& d = out->data_;
+  auto& d = out->data_;
+  d.features = data.features;
+  out->cuts_.resize(static_cast<std::size_t>(folds));
+  for (const auto i : order) {
+    for (int f = 0; f < folds; ++f) {
+      auto& cut = out->cuts_[static_cast<std::size_t>(f)];
+      ((*fold_of)[i] == f ? cut.test : cut.train).push_back(d.size());
+    }
+    d.y.push_back(data.y[i]);
+    d.x.insert(d.x.end(), data.row(i), data.row(i) + data.features);
+  }
   const auto n = d.size();
 
-  out->cuts_.resize(static_cast<std::size_t>(folds));
-  for (int f = 0; f < folds; ++f) {
-    auto& cut = out->cuts_[static_cast<std::size_t>(f)];
-    for (std::size_t i = 0; i < n; ++i)
-      ((*fold_of)[i] == f ? cut.test : cut.train).push_back(static_cast<int>(i));
-    // libsvm numbers classes as they first appear in the training data, and ties between votes go to the first. Sorted, they
-    // have the order in which scikit-learn has them.
-    std::stable_sort(cut.train.begin(), cut.train.end(), [&](int a, int b) {
-      return d.y[static_cast<std::size_t>(a)] < d.y[static_cast<std::size_t>(b)];
-    });
-    std::map<int, int> count;
-    for (const int i : cut.train)
-      ++count[d.y[static_cast<std::size_t>(i)]];
+  for (auto& cut : out->cuts_) {
+    std::map<int, std::size_t> count;
+    for (const auto i : cut.train)
+      ++count[d.y[i]];
     for (const auto& [label, examples] : count) {
       cut.labels.push_back(label);
-      cut.balance.push_back(static_cast<double>(cut.train.size()) / static_cast<double>(count.size() * static_cast<std::size_t>(examples)));
+      cut.balance.push_back(static_cast<double>(cut.train.size()) /
+                            static_cast<double>(count.size() * examples));
     }
   }
 
@@ -73,16 +82,17 @@ kernel_ptr problem::make_kernel(double gamma) const {
 
 double problem::score(const settings& s, int fold, const kernel_matrix* kernel) const {
   const auto& cut = cuts_.at(static_cast<std::size_t>(fold));
-  // A row of the kernel, or of the data. Training examples are named by pointers, so that a fold copies nothing.
-  const auto row = [&](int i) {
-    const auto at = static_cast<std::size_t>(i);
-    return const_cast<svm_node*>(kernel ? kernel->row(at) : sparse_.data() + sparse_row_[at]); // libsvm only reads it
+  // A row of the kernel, or of the data. Training examples are named by pointers, so that a fold copies
+  // nothing.
+  const auto row = [&](std::size_t i) {
+    return const_cast<svm_node*>(kernel ? kernel->row(i)
+                                        : sparse_.data() + sparse_row_[i]); // libsvm only reads it
   };
   std::vector<svm_node*> x;
   std::vector<double> y;
-  for (const int i : cut.train) {
+  for (const auto i : cut.train) {
     x.push_back(row(i));
-    y.push_back(data_.y[static_cast<std::size_t>(i)]);
+    y.push_back(data_.y[i]);
   }
   const svm_problem train{static_cast<int>(x.size()), y.data(), x.data()};
 
@@ -107,8 +117,8 @@ double problem::score(const settings& s, int fold, const kernel_matrix* kernel) 
   const auto free_model = [](svm_model* m) { svm_free_and_destroy_model(&m); };
   const std::unique_ptr<svm_model, decltype(free_model)> model{svm_train(&train, &p)};
   std::size_t right = 0;
-  for (const int i : cut.test)
-    right += svm_predict(model.get(), row(i)) == data_.y[static_cast<std::size_t>(i)] ? 1 : 0;
+  for (const auto i : cut.test)
+    right += svm_predict(model.get(), row(i)) == data_.y[i] ? 1 : 0;
   return static_cast<double>(right) / static_cast<double>(cut.test.size());
 }
 

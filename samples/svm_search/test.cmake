@@ -37,6 +37,16 @@ if(NOT errors MATCHES "wrong.json: /0/gamma must be a number")
   message(FATAL_ERROR "a wrong draw: ${errors}")
 endif()
 
+# Stopped when the first draw is over, it shows what it has.
+execute_process(COMMAND sh -c "$0 --slots 2 --generated --draws 100000 > $1 & pid=$!
+                               until [ -s $1 ]; do kill -0 $pid && sleep 0.05 || exit 1; done
+                               kill $pid; wait $pid" ${SVM_SEARCH} ${OUT}/stopped.txt
+                ERROR_VARIABLE errors RESULT_VARIABLE status)
+file(READ ${OUT}/stopped.txt found)
+if(NOT status EQUAL 130 OR NOT found MATCHES "of 100000 draws, 5 folds each, on 2 slots.*best: ")
+  message(FATAL_ERROR "stopped: exit status ${status}: ${errors}${found}")
+endif()
+
 if(NOT EXISTS ${digits})
   search(1 --draws-file ${lists}/draws.json)
   if(NOT errors MATCHES "python3-sklearn")
