@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "caf/actor_proxy.hpp"
+#include "caf/thread_hook.hpp"
 
 #include "troupe/actors/messages.hpp"
 
@@ -53,7 +54,39 @@ std::string caf_key(std::string_view x) {
 #endif
 }
 
+namespace {
+
+/// Holds back the end of a system's threads, and so the system's own, until nothing outside holds an actor of it.
+class wait_for_outside final : public caf::thread_hook {
+public:
+  explicit wait_for_outside(std::shared_ptr<internal::outside_count> x) : held_(std::move(x)) {}
+  void init(caf::actor_system& x) override { system_ = &x; }
+#if TROUPE_CAF_MODERN
+  void thread_started(caf::thread_owner) override {}
+#else
+  void thread_started() override {}
+#endif
+  void thread_terminates() override {
+    if (system_ != nullptr && system_->registry().running() == 0) // or the thread of a blocking actor that is done
+      held_->wait_until_none();
+  }
+
+private:
+  std::shared_ptr<internal::outside_count> held_;
+  caf::actor_system* system_ = nullptr;
+};
+
+} // namespace
+
+std::shared_ptr<internal::outside_count> internal::outside_count_of(const caf::strong_actor_ptr& x) {
+  if (!x)
+    return nullptr;
+  const auto* config = dynamic_cast<const system_config*>(&x->home_system->config());
+  return config != nullptr ? config->held_outside() : nullptr;
+}
+
 system_config::system_config() {
+  add_thread_hook<wait_for_outside>(outside_);
 #if TROUPE_CAF_MODERN
   [[maybe_unused]] static const bool core = (caf::core::init_global_meta_objects(), true);
 #endif

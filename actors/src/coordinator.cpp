@@ -63,10 +63,10 @@ caf::behavior coordinator::behavior() {
   };
 }
 
-caf::actor coordinator::self_handle() const { return caf::actor_cast<caf::actor>(self_->address()); }
+outside<caf::actor> coordinator::self_handle() const { return outside{caf::actor_cast<caf::actor>(self_->address())}; }
 
-void coordinator::post(const caf::actor& to, std::function<void(coordinator&)> f) {
-  anon_mail(coordinator_call{std::move(f)}).send(to);
+void coordinator::post(const outside<caf::actor>& to, std::function<void(coordinator&)> f) {
+  anon_mail(coordinator_call{std::move(f)}).send(to.get());
 }
 
 void coordinator::supervise(std::function<void(supervisor&)> what) {

@@ -184,9 +184,9 @@ private:
   void set_alarm(alarm_kind kind, clock::duration in);
   void event(const std::string& kind, nlohmann::json details);
   void supervise(std::function<void(supervisor&)> what);
-  caf::actor self_handle() const;
+  outside<caf::actor> self_handle() const;
   /// Has `f` done in the coordinator's turn; from any thread. Dropped if it is gone.
-  static void post(const caf::actor& to, std::function<void(coordinator&)> f);
+  static void post(const outside<caf::actor>& to, std::function<void(coordinator&)> f);
 
   // coordinator_life.cpp: beginnings and ends
   void launch(trainer& t);

@@ -32,7 +32,7 @@ void gpu_queue::pump() {
       if (wait)
         ctx.synchronize();
     };
-    task.done = [this, number, me = caf::actor_cast<caf::actor>(self_.lock())](task_outcome o) {
+    task.done = [this, number, me = outside{caf::actor_cast<caf::actor>(self_.lock())}](task_outcome o) {
       anon_mail(gpu_reply{[this, number, o = std::move(o)] {
         const auto i = with_slot_.find(number);
         if (i == with_slot_.end())
@@ -43,7 +43,7 @@ void gpu_queue::pump() {
         pump();
       }})
           .urgent()
-          .send(me);
+          .send(me.get());
     };
     anon_mail(std::move(task)).send(at_.slot());
   }
@@ -91,7 +91,7 @@ mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, 
         }
         auto x = std::make_shared<transfer>();
         x->from = m.what;
-        const auto finish = [self = mover_self{self}, answer, x](core::result<void> r) {
+        const auto finish = [self = outside{mover_self{self}}, answer, x](core::result<void> r) {
           if (!r)
             x->failure = r.error();
           anon_mail(gpu_reply{[answer, x] {
@@ -99,7 +99,7 @@ mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, 
               answer.deliver(x->to);
             else
               answer.fail(x->failure.text);
-          }}).send(self);
+          }}).send(self.get());
         };
         // The two slots hand the bytes over between themselves; nobody waits.
         x->from.owner()->post([x](gpu::context& ctx) { x->host = gpu_call{ctx, x->from}.download(x->from); },

@@ -70,21 +70,21 @@ void run_listener::on_event(std::string_view, const nlohmann::json&) {}
 
 struct run_control::link {
   std::mutex mutex;
-  caf::actor hdl; // null once the run is over
+  outside<caf::actor> hdl; // null once the run is over
 
   /// `f` is forgotten if the run is over; what it would have answered says so by itself.
   void send(std::function<void(coordinator&)> f) {
-    caf::actor to;
+    outside<caf::actor> to;
     {
       const std::lock_guard lock(mutex);
       to = hdl;
     }
     if (to)
-      anon_mail(coordinator_call{std::move(f)}).urgent().send(to);
+      anon_mail(coordinator_call{std::move(f)}).urgent().send(to.get());
   }
   void close() {
     const std::lock_guard lock(mutex);
-    hdl = nullptr;
+    hdl = {};
   }
 };
 
@@ -338,7 +338,7 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
     promise->set_value(std::move(s));
   };
   x->coordinator_hdl = spawn_coordinator(*x->system, std::move(cs));
-  x->link->hdl = x->coordinator_hdl;
+  x->link->hdl = outside{x->coordinator_hdl};
   x->supervisor_hdl = spawn_supervisor(
       *x->system, {x->coordinator_hdl, caf::actor_cast<trainer_observer>(x->coordinator_hdl)});
   // As urgent as control, which must not come before it.

@@ -34,9 +34,9 @@ slot_actor::behavior_type slot(slot_actor::stateful_pointer<slot_state> self, st
           x.done(gpu::run_outcome{0, false, lost_error(st), true});
           return;
         }
-        st.worker->run(x.who, x.steps, [me = slot_actor{self}, done = x.done](gpu::run_outcome o) {
+        st.worker->run(x.who, x.steps, [me = outside{slot_actor{self}}, done = x.done](gpu::run_outcome o) {
           if (o.device_lost)
-            anon_mail(slot_failed{o.failure.text}).urgent().send(me);
+            anon_mail(slot_failed{o.failure.text}).urgent().send(me.get());
           done(std::move(o));
         });
       },
@@ -58,11 +58,11 @@ slot_actor::behavior_type slot(slot_actor::stateful_pointer<slot_state> self, st
                   out->failure.text = "host memory ran out";
               }
             },
-            [me = slot_actor{self}, out, done = x.done](core::result<void> r) {
+            [me = outside{slot_actor{self}}, out, done = x.done](core::result<void> r) {
               if (!r)
                 out->failure = r.error(); // never ran: the slot was closed
               if (out->device_lost)
-                anon_mail(slot_failed{out->failure.text}).urgent().send(me);
+                anon_mail(slot_failed{out->failure.text}).urgent().send(me.get());
               done(std::move(*out));
             });
       },

@@ -99,13 +99,13 @@ void trainer::act(const machine::run& x) {
   slot_run run;
   run.who = hosted_;
   run.steps = x.steps;
-  run.done = [this, me = trainer_self{self_}, request = ++request_](gpu::run_outcome o) {
+  run.done = [this, me = outside{trainer_self{self_}}, request = ++request_](gpu::run_outcome o) {
     anon_mail(resumption{request, [this, o = std::move(o)] {
                            failure_ = o.failure;
                            device_lost_ = o.device_lost;
                            perform(machine_.run_ended(o.steps, !o.failure.text.empty()));
                          }})
-        .send(me);
+        .send(me.get());
   };
   mail(self_, std::move(run)).send(setup_.slot);
 }

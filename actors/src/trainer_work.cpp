@@ -18,9 +18,9 @@ void trainer::ask_slot(Work work, Then then) {
   auto b = std::make_shared<box<T>>();
   slot_task task;
   task.work = [b, h = hosted_, work = std::move(work)](gpu::context& ctx) { b->value.emplace(work(ctx, *h)); };
-  task.done = [b, me = trainer_self{self_}, request = ++request_, then = std::move(then)](task_outcome o) {
+  task.done = [b, me = outside{trainer_self{self_}}, request = ++request_, then = std::move(then)](task_outcome o) {
     b->outcome = std::move(o);
-    anon_mail(resumption{request, [b, then] { then(*b); }}).send(me);
+    anon_mail(resumption{request, [b, then] { then(*b); }}).send(me.get());
   };
   mail(self_, std::move(task)).send(setup_.slot);
 }
@@ -39,9 +39,9 @@ void trainer::obtain(const state_ref& from, std::function<void(core::result<core
                                         ", and there is no tensor transport between the two processes"});
     return;
   }
-  setup_.fetch(from, [me = trainer_self{self_}, request = ++request_,
+  setup_.fetch(from, [me = outside{trainer_self{self_}}, request = ++request_,
                       then = std::move(then)](core::result<core::checkpoint_ptr> x) {
-    anon_mail(resumption{request, [then, x = std::move(x)] { then(x); }}).send(me);
+    anon_mail(resumption{request, [then, x = std::move(x)] { then(x); }}).send(me.get());
   });
 }
 

@@ -4,6 +4,7 @@
 #include <future>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -408,6 +409,29 @@ TEST_CASE("an actor system starts and stops a hundred times in a row") {
     mail(self, stop_now{}).send(a);
     caf::anon_send_exit(b, caf::exit_reason::user_shutdown);
   }
+}
+
+TEST_CASE("a system ends only when no thread outside of it holds one of its actors") {
+  test_config cfg;
+  auto sys = std::make_unique<caf::actor_system>(cfg);
+  std::promise<void> ending, ended;
+  auto is_ended = ended.get_future();
+  bool too_early = true;
+  std::thread holder;
+  {
+    auto a = sys->spawn(adder);
+    // Called when the actor is off CAF's books already, but not done with its system.
+    a->attach_functor([&] { too_early = is_ended.wait_for(50ms) == std::future_status::ready; });
+    holder = std::thread{[held = outside{a}, go = ending.get_future()]() mutable {
+      go.wait();
+      held = {};
+    }};
+  }
+  ending.set_value();
+  sys.reset();
+  ended.set_value();
+  holder.join();
+  CHECK_FALSE(too_early);
 }
 
 TEST_CASE("the network layer starts with heartbeats on") {

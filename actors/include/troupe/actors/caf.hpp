@@ -52,6 +52,7 @@
 #include "caf/typed_response_promise.hpp"
 
 #include "troupe/actors/internal/preprocessor.hpp"
+#include "troupe/actors/outside.hpp"
 
 // CAF_VERSION is no guide: 1706 on 0.17.6, but octal 0100 on 1.1.0.
 #if CAF_MAJOR_VERSION >= 1
@@ -700,6 +701,11 @@ public:
   system_config();
   /// Threads that run actors; 0: one per core. Handlers are short, so few do.
   void scheduler_threads(std::size_t n);
+  /// What the end of a system waits for: see `outside`.
+  const std::shared_ptr<internal::outside_count>& held_outside() const noexcept { return outside_; }
+
+private:
+  std::shared_ptr<internal::outside_count> outside_ = std::make_shared<internal::outside_count>();
 };
 
 /// Makes the message types of `Blocks` known, in ascending order of their ids; once per process and before the first actor
