@@ -221,10 +221,10 @@ TEST_CASE("a tensor is read on its own slot only and can be moved to another") {
 }
 
 TEST_CASE("a state lives and dies on its slot and serves several messages") {
-  rig r;
   std::mutex mutex;
   std::vector<std::thread::id> threads;
   std::string notes;
+  rig r; // after what its slots refer to
   struct probe {
     std::mutex* mutex = nullptr;
     std::vector<std::thread::id>* threads = nullptr;
@@ -267,11 +267,13 @@ TEST_CASE("a state lives and dies on its slot and serves several messages") {
 }
 
 TEST_CASE("requests beyond the limit are refused and urgent ones overtake") {
-  rig r;
   std::mutex mutex;
   std::condition_variable changed;
   bool open = false, inside = false;
-  std::vector<std::uint32_t> order;
+  std::vector<std::uint32_t> order, answers;
+  std::vector<std::string> faults;
+  std::promise<void> all;
+  rig r; // after what its actors and slots refer to
   gpu_options options;
   options.max_in_flight = 5;
   auto a = spawn_gpu<waiter>(*r.sys, r.places[0], options, [&](gpu_call&, const wait_here& m) -> std::uint32_t {
@@ -282,9 +284,6 @@ TEST_CASE("requests beyond the limit are refused and urgent ones overtake") {
     order.push_back(m.number);
     return m.number;
   });
-  std::vector<std::uint32_t> answers;
-  std::vector<std::string> faults;
-  std::promise<void> all;
   auto asker = r.sys->spawn([&](caf::event_based_actor* s) -> caf::behavior {
     const auto ask = [&, s](std::uint32_t n, bool urgent) {
       const auto done = [&, s] {
@@ -331,10 +330,12 @@ TEST_CASE("requests beyond the limit are refused and urgent ones overtake") {
 }
 
 TEST_CASE("an ended GPU actor answers what it had accepted") {
-  rig r;
   std::mutex mutex;
   std::condition_variable changed;
   bool open = false, inside = false;
+  std::vector<std::string> faults;
+  std::promise<void> all;
+  rig r; // after what its actors and slots refer to
   auto a = spawn_gpu<waiter>(*r.sys, r.places[0], {}, [&](gpu_call&, const wait_here& m) -> std::uint32_t {
     std::unique_lock lock(mutex);
     inside = true;
@@ -342,8 +343,6 @@ TEST_CASE("an ended GPU actor answers what it had accepted") {
     changed.wait(lock, [&] { return open; });
     return m.number;
   });
-  std::vector<std::string> faults;
-  std::promise<void> all;
   auto asker = r.sys->spawn([&](caf::event_based_actor* s) -> caf::behavior {
     for (std::uint32_t n = 0; n < 3; ++n)
       mail(s, wait_here{n}).request(a, 20s).then([](std::uint32_t) {}, [&, s](const caf::error& e) {
@@ -372,8 +371,8 @@ TEST_CASE("an ended GPU actor answers what it had accepted") {
 }
 
 TEST_CASE("errors of messages that were no requests are told to the program") {
-  rig r;
   std::promise<std::string> told;
+  rig r; // after what its actors refer to
   gpu_options options;
   options.on_error = [&](const std::string& x) { told.set_value(x); };
   auto a = spawn_gpu<counter>(

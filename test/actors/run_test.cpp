@@ -250,7 +250,7 @@ TEST_CASE("FAULTS row 4 a trainer that does not report is named at the deadline 
   auto what = std::make_shared<mischief>();
   what->hold("t2", 50);
   auto exp = experiment_of(3, 300, 100);
-  exp.sync.deadline_seconds = 0.02;
+  exp.sync.deadline_seconds = 0.5; // the others make it, on a loaded machine too
   SUBCASE("wait") {
     set_up s(exp, 3, what);
     auto run = s.start();
