@@ -64,7 +64,7 @@ actor_registry::spawn_all(const nlohmann::json& list, caf::actor_system& sys, st
   std::vector<wanted> all;
   std::map<std::string, std::string> seen; // name to place
   if (!list.is_array())
-    fault(std::string{where}, "must be a list of actors");
+    fault(where.empty() ? std::string{"the list of actors"} : std::string{where}, "must be a list, such as [{\"name\": \"a\", \"type\": \"watcher\"}]");
   else
     for (std::size_t i = 0; i < list.size(); ++i) {
       const auto at = std::string{where} + "/" + std::to_string(i);

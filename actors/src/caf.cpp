@@ -31,6 +31,11 @@ std::string error_text(const caf::error& x) {
     if (context.match_elements<std::string>())
       return context.get_as<std::string>(0);
   }
+  for (const auto& [code, text] : {std::pair{caf::sec::request_receiver_down, "the actor that was asked has ended"},
+                                   std::pair{caf::sec::request_timeout, "the actor that was asked did not answer in time"},
+                                   std::pair{caf::sec::unexpected_message, "the actor that was asked does not know this message"}})
+    if (x == code)
+      return text + (" (" + to_string(code)) + ")";
   return to_string(x);
 }
 

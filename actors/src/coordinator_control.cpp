@@ -97,8 +97,11 @@ void coordinator::close_if_complete(std::uint64_t number) {
     return;
   }
   std::string text;
-  for (const auto& r : o.refusals)
-    text += (text.empty() ? "" : "; ") + r;
+  constexpr std::size_t told = 4; // a wrong value for all is wrong for each of thousands
+  for (std::size_t i = 0; i < std::min(o.refusals.size(), told); ++i)
+    text += (text.empty() ? "" : "; ") + o.refusals[i];
+  if (o.refusals.size() > told)
+    text += "; and " + std::to_string(o.refusals.size() - told) + " more trainers refuse";
   if (!o.done.empty() && o.what == operation::kind::push) {
     text += "; it took effect at";
     for (const auto& a : o.done)

@@ -62,7 +62,7 @@ trainer_self::behavior_type trainer::behavior() {
         out.name = order_.name;
         out.phase = static_cast<trainer_phase>(machine_.phase());
         out.paused = machine_.paused();
-        out.step = std::max(machine_.step(), first_step_ + hosted_->progress.load(std::memory_order_relaxed));
+        out.step = newest_step();
         out.stop_step = order_.stop_step;
         out.sync = machine_.parked_at().value_or(0);
         out.hp = to_wire(hp_);
@@ -215,6 +215,11 @@ core::metadata trainer::metadata_of(const measured& x, core::sync_index k) const
     out.numbers = {{"numbers_left_out", n}};
   }
   return out;
+}
+
+/// The machine hears of steps when a run on the slot ends; a run that is going on has come further.
+std::uint64_t trainer::newest_step() const {
+  return std::max(machine_.step(), first_step_ + hosted_->progress.load(std::memory_order_relaxed));
 }
 
 next_sync trainer::next() const {

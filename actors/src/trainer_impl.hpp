@@ -86,7 +86,7 @@ private:
   void act(const machine::finish& x);
   void act(const machine::report& x);
   void act(const machine::say_paused&) { tell(trainer_paused{order_.who, machine_.step()}); }
-  void act(const machine::say_resumed&) { tell(trainer_resumed{order_.who, machine_.step()}); }
+  void act(const machine::say_resumed&) { tell(trainer_resumed{order_.who, newest_step()}); }
   void act(const machine::say_finished& x);
   void act(const machine::say_failed&);
 
@@ -102,6 +102,7 @@ private:
 
   void fail(core::error why, bool device_lost);
   core::metadata metadata_of(const measured& x, core::sync_index k) const;
+  std::uint64_t newest_step() const;
   next_sync next() const;
   void note_parking();
   template <class Job>

@@ -31,6 +31,9 @@ std::variant<core::experiment, std::vector<core::error>> load_experiment(const s
   if (!text)
     return std::vector{text.error()};
   auto exp = core::parse_experiment(*text, with.checkers());
+  if (auto* faults = std::get_if<std::vector<core::error>>(&exp))
+    for (auto& e : *faults) // such as a data set that is not there: the file could be read, and this is what is wrong with it
+      e.code = core::errc::invalid_argument;
   if (!seed || !std::holds_alternative<core::experiment>(exp))
     return exp;
   // Into the text too: it is what the run directory keeps and a resumption reads.

@@ -105,7 +105,6 @@ public:
     object_reader in{j, where, faults_};
     if (!in.is_object())
       return;
-    auto faults_before = faults_.size();
     trainer_spec base;
     base.name = "trainer";
     in.text("name", base.name);
@@ -113,10 +112,12 @@ public:
     if (allow_count)
       in.whole("count", count, 1, max_trainers);
     bool counted = allow_count && in.has("count");
+    auto faults_before = faults_.size();
     auto own_workload = read_workload(in, faults_);
     auto workload = merged(own_workload);
     base.hp = defaults_.hp;
     base.hp.update(read_hyperparameters(in, "hyperparameters", faults_));
+    bool readable = faults_.size() == faults_before; // whatever else is wrong with the entry
     base.stop_step = defaults_.stop_step;
     in.whole("stop_step", base.stop_step, 1, max_steps);
     if (base.stop_step == 0 && !in.has("stop_step"))
@@ -138,9 +139,10 @@ public:
       base.workload_type = workload["type"].get<std::string>();
     workload.erase("type");
     base.workload_options = workload.dump();
+    faults_before = faults_.size();
     for (auto& e : space_.check(base.hp, json_child(where, "hyperparameters")))
       faults_.push_back(relocated(std::move(e), j, where));
-    bool good = faults_.size() == faults_before;
+    bool good = readable && faults_.size() == faults_before;
 
     for (std::uint64_t i = 0; i < count; ++i) {
       auto t = base;

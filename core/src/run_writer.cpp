@@ -256,7 +256,7 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
   auto text = exp.text.empty() ? experiment_text(exp) : exp.text;
   auto holds_run = [&] { return fs::exists(path + "/" + experiment_file, failure) || fs::exists(path + "/" + log_file, failure); };
   auto taken = [&] {
-    return refused(path, "holds a run already: choose another directory, or go on with it by `troupe resume`");
+    return refused(path, "holds a run already: choose another directory, or go on with it (`troupe resume`; run_options::resume in a program)");
   };
   if (append && !holds_run())
     return error{errc::not_found, "'" + path + "' holds no run: there is no " + experiment_file};

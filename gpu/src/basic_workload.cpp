@@ -11,6 +11,25 @@
 
 namespace troupe::gpu {
 
+namespace {
+
+/// All that is wrong with a configuration, each fault with its place.
+class configuration_error final : public std::invalid_argument {
+public:
+  explicit configuration_error(std::vector<std::string> faults) : std::invalid_argument(joined(faults)), faults(std::move(faults)) {}
+  std::vector<std::string> faults;
+
+private:
+  static std::string joined(const std::vector<std::string>& faults) {
+    std::string out;
+    for (const auto& f : faults)
+      out += (out.empty() ? "" : "; ") + f;
+    return out;
+  }
+};
+
+} // namespace
+
 basic_workload::basic_workload(std::string kind, const workload_config& cfg)
   : kind_(std::move(kind)), seed_(cfg.seed), initial_(cfg.hp), options_(cfg.options) {
 }
@@ -21,8 +40,8 @@ auto basic_workload::read_option(std::string_view name, Read read) {
   std::vector<core::error> faults;
   internal::option_reader in(options_ != nullptr ? *options_ : none, "/workload", faults);
   auto x = read(in);
-  if (!faults.empty())
-    throw std::invalid_argument(faults.front().text);
+  for (auto& f : faults)
+    faults_.push_back(std::move(f.text));
   known_options_.emplace_back(name);
   return x;
 }
@@ -84,8 +103,9 @@ void basic_workload::tunable(std::string_view name, double& value, double low, d
   if (given == nullptr || std::holds_alternative<std::monostate>(*given))
     return;
   if (auto fault = fault_of(name, *given); !fault.empty())
-    throw std::invalid_argument("/hyperparameters/" + fault);
-  value = *core::as_number(*given);
+    faults_.push_back("/hyperparameters/" + fault);
+  else
+    value = *core::as_number(*given);
 }
 
 const basic_workload::tunable_entry* basic_workload::find(std::string_view name) const {
@@ -119,6 +139,9 @@ workload_registry::checker basic_workload::trial_of(workload_registry::factory m
     try {
       context ctx{slot_options{}};
       make(ctx, cfg);
+    } catch (const configuration_error& e) {
+      for (const auto& f : e.faults)
+        faults.push_back({core::errc::invalid_argument, std::string(where) + f});
     } catch (...) {
       auto e = current_error();
       const bool placed = e.text.starts_with("/workload/") || e.text.starts_with("/hyperparameters/");
@@ -134,12 +157,18 @@ void basic_workload::refuse_unknown(const workload_config& cfg) {
         std::string list;
         for (const auto& known : known_options_)
           list += (list.empty() ? "" : ", ") + known;
-        throw std::invalid_argument("/workload/" + internal::pointer_token(key) + ": is no option of " + kind_
-                                    + (list.empty() ? "; it has none" : "; known are " + list));
+        faults_.push_back("/workload/" + internal::pointer_token(key) + ": is no option of " + kind_
+                          + (list.empty() ? "; it has none" : "; known are " + list));
       }
   for (const auto& [key, x] : cfg.hp)
     if (find(key) == nullptr)
-      throw std::invalid_argument("/hyperparameters/" + fault_of(key, x));
+      faults_.push_back("/hyperparameters/" + fault_of(key, x));
+  refuse_faults();
+}
+
+void basic_workload::refuse_faults() const {
+  if (!faults_.empty())
+    throw configuration_error(faults_);
 }
 
 core::result<void> basic_workload::check(const core::hyperparameters& changes) const {
@@ -200,6 +229,7 @@ void basic_workload::load(context& ctx, const core::checkpoint& in, load_mode mo
 }
 
 std::string basic_workload::signature() const {
+  refuse_faults(); // of one that no `factory` made: nobody trains with what was refused
   auto out = kind_;
   for (const auto& e : tensors_) {
     out += " " + e.name;

@@ -169,8 +169,10 @@ std::string data_spec::missing_files() const {
     for (const auto* name : {"train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
                              "t10k-labels-idx1-ubyte.gz"})
       if (!std::filesystem::exists(folder + "/" + name, ignored))
-        return folder + "/" + name + " is not there: install Debian's package dataset-fashion-mnist, or set TROUPE_DATA_DIR to "
-                                     "the folder that holds fashion-mnist/";
+        return folder + "/" + name + " is not there: "
+               + (path.empty() ? "install Debian's package dataset-fashion-mnist, or set TROUPE_DATA_DIR to the folder that holds "
+                                 "fashion-mnist/"
+                               : "\"path\" must name the folder that holds the four files of Debian's package dataset-fashion-mnist");
   }
   if (type == "languages") {
     std::vector<std::string> absent;

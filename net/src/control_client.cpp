@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "control_files.hpp"
+#include "troupe/core/run_reader.hpp"
 #include "troupe/net/control.hpp"
 
 namespace troupe::net {
@@ -52,6 +53,9 @@ core::result<control_record> find_live(const std::string& run_dir) {
   if (!exists(run_dir + "/experiment.json"))
     return core::error{core::errc::not_found,
                        run_dir + " is no run directory: it has neither control.json nor experiment.json"};
+  if (core::is_run_in_use(run_dir))
+    return core::error{core::errc::refused, "the run in " + run_dir + " is led by a program that has opened no control socket: that "
+                                            "program alone can steer it (run_control)"};
   return core::error{core::errc::refused, "the run in " + run_dir + " is not live: it has ended, or was not started yet"};
 }
 

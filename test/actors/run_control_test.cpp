@@ -45,6 +45,21 @@ TEST_CASE("FAULTS row 1 an endless trainer hears every pause and its weights do 
   CHECK(hashes(run->wait()) == undisturbed);
 }
 
+TEST_CASE("a trainer that was not paused answers a resume with the step it has come to") {
+  set_up s(experiment_of(1, 1'000'000'000, 0), 1);
+  auto run = s.start();
+  const auto control = run->control();
+  std::uint64_t seen = 0;
+  while (seen == 0) {
+    const auto status = control.status().get();
+    REQUIRE(status);
+    seen = status->trainers.front().step;
+  }
+  const auto answer = control.resume("t0").get();
+  REQUIRE(answer);
+  CHECK(answer->front().step >= seen);
+}
+
 TEST_CASE("pausing one trainer leaves the others running up to the next sync point") {
   set_up s(experiment_of(2, 200, 100));
   auto what = std::make_shared<mischief>();

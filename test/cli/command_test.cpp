@@ -191,6 +191,17 @@ TEST_CASE("a faulty experiment is wrong use and starts nothing") {
   CHECK(contains(device.err, "--device: "));
 }
 
+TEST_CASE("a data set that is not there is a fault of the file beside its others") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", R"({"trainers": [{"name": "a", "stop_step": 10, "hyperparameters": {"lr": -1},
+    "workload": {"type": "mlp", "data": {"type": "fashion_mnist", "path": "/nowhere"}}}]})");
+  auto run = troupe(folder.path(), {"run", "e.json", "--device", "cpu"});
+  CHECK(run.status == 2);
+  CHECK(contains(run.err, "'e.json' has faults"));
+  CHECK(contains(run.err, "/trainers/0/workload/data: /nowhere/train-images-idx3-ubyte.gz is not there"));
+  CHECK(contains(run.err, "/trainers/0/hyperparameters/lr: "));
+}
+
 TEST_CASE("a trainer that fails for good makes the run fail") {
   temporary_folder folder;
   write_whole(folder / "e.json", R"({

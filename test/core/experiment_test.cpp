@@ -269,6 +269,17 @@ TEST_CASE("a workload's faults point at the trainer or at the default they come 
               "/trainers/1/workload/hidden: is wrong"});
 }
 
+TEST_CASE("a workload's faults are told beside others of its trainer") {
+  const auto faults = faults_of(R"({"trainers": [
+    {"name": "a/b", "workload": {"type": "mlp", "hidden": "wide"}, "hyperparameters": {"lr": -1}, "stop_step": "many", "sloot": 1}]})");
+  for (const auto* place : {"/trainers/0/name: ", "/trainers/0/stop_step: ", "/trainers/0/sloot: ", "/trainers/0/workload/hidden: ",
+                            "/trainers/0/hyperparameters/lr: "}) {
+    CAPTURE(place);
+    CHECK(std::any_of(faults.begin(), faults.end(), [&](const std::string& x) { return x.starts_with(place); }));
+  }
+  CHECK(faults.size() == 5);
+}
+
 TEST_CASE("drawn hyperparameters are checked by the workload too") {
   CHECK(faults_of(R"({"search_space": {"lr": {"type": "uniform", "low": -2, "high": -1}},
                       "trainers": [{"name": "m", "count": 5, "workload": {"type": "mlp"}, "stop_step": 10}]})") ==

@@ -185,6 +185,31 @@ TEST_CASE("a short workload's checker finds what is wrong before anything starts
   CHECK(faults[1].text.starts_with("/trainers/2/hyperparameters/rate: is no hyperparameter of logistic"));
 }
 
+TEST_CASE("all faults of a short workload's configuration are told together") {
+  auto r = registry();
+  r.add("logistic", basic_workload::factory<logistic>(), basic_workload::checker<logistic>());
+  const nlohmann::json options = {{"batch", "many"}, {"bacth", 8}};
+  const core::hyperparameters hp = {{"lr", 11.0}, {"rate", 1.0}};
+  std::vector<core::error> faults;
+  r.check("logistic", options, hp, "/trainers/3", faults);
+  REQUIRE(faults.size() == 4);
+  CHECK(faults[0].text.starts_with("/trainers/3/workload/batch: "));
+  CHECK(faults[1].text.starts_with("/trainers/3/hyperparameters/lr: "));
+  CHECK(faults[2].text.starts_with("/trainers/3/workload/bacth: is no option of logistic"));
+  CHECK(faults[3].text.starts_with("/trainers/3/hyperparameters/rate: "));
+  const auto text = thrown_text([&] { bench(r, "logistic", options, hp); });
+  CHECK(mentions(text, "/workload/batch: "));
+  CHECK(mentions(text, "; /hyperparameters/rate: "));
+}
+
+TEST_CASE("a short workload that no factory made is not used with what was refused") {
+  context ctx{slot_options{}};
+  workload_config cfg;
+  cfg.hp = {{"lr", 11.0}};
+  logistic made(ctx, cfg);
+  CHECK(mentions(thrown_text([&] { static_cast<void>(made.signature()); }), "/hyperparameters/lr: must be a number from 0 to 10"));
+}
+
 TEST_CASE("a factory hands what was given to it to every short workload") {
   auto made = std::make_shared<int>(0);
   workload_registry r;

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -183,6 +185,19 @@ TEST_CASE("calls to what is no live run say what is wrong") {
     REQUIRE_FALSE(x);
     CHECK(x.error().code == core::errc::io);
   }
+}
+
+TEST_CASE("a run that a program leads without a control socket is said to be one") {
+  fixture f;
+  std::ofstream{f.run.path + "/experiment.json"} << "{}";
+  const int lock = ::open((f.run.path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
+  auto x = control_call(f.run.path, {}, 1s);
+  ::close(lock);
+  REQUIRE_FALSE(x);
+  CHECK(x.error().code == core::errc::refused);
+  CHECK(x.error().text.find("no control socket") != std::string::npos);
+  CHECK(x.error().text.find("run_control") != std::string::npos);
 }
 
 TEST_CASE("a socket left by a killed process is taken over and a live one is not") {

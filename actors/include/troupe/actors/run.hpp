@@ -98,7 +98,7 @@ enum class run_outcome_kind : std::uint8_t {
 std::string_view to_string(run_outcome_kind x) noexcept;
 
 struct trainer_summary : trainer_info {
-  std::uint64_t final_hash = 0; ///< content hash of its final state; 0: it left none
+  std::uint64_t final_hash = 0; ///< content hash of its final state; 0: it left none in this session
 };
 
 struct run_summary {

@@ -62,8 +62,9 @@ protected:
 
   std::uint64_t seed() const noexcept { return seed_; }
 
-  // -- options: what the experiment's "workload" object says beside "type"; in the constructor only. They throw
-  // `std::invalid_argument`, naming the place in the experiment, for a value of another type or out of range.
+  // -- options: what the experiment's "workload" object says beside "type"; in the constructor only. A value of another type or out of
+  // range is a fault: the fallback is returned, and the workload is refused after its constructor, with all its faults and their places
+  // in the experiment.
 
   std::int64_t integer_option(std::string_view name, std::int64_t fallback, std::int64_t low, std::int64_t high);
   double number_option(std::string_view name, double fallback, double low, double high);
@@ -85,8 +86,8 @@ protected:
   void state(std::string_view name, buffer& values, std::vector<std::int64_t> shape = {});
   /// A number "counters.<name>" that resuming restores and copying another trainer's weights does not.
   void counter(std::string_view name, std::uint64_t& value);
-  /// A hyperparameter in [low, high]. Takes its first value from the configuration, else leaves what `value` has; throws
-  /// `std::invalid_argument` if it is out of range.
+  /// A hyperparameter in [low, high]. Takes its first value from the configuration, else leaves what `value` has; one that is out of
+  /// range is a fault, as above.
   void tunable(std::string_view name, double& value, double low, double high);
 
 private:
@@ -112,6 +113,7 @@ private:
   auto read_option(std::string_view name, Read read);
   void add(std::string name, std::vector<float>* host, buffer* device, std::vector<std::int64_t> shape);
   void refuse_unknown(const workload_config& cfg);
+  void refuse_faults() const;
   const tunable_entry* find(std::string_view name) const;
   std::string fault_of(std::string_view key, const core::value& x) const;
 
@@ -120,6 +122,7 @@ private:
   core::hyperparameters initial_;
   const nlohmann::json* options_; ///< while T is being made
   std::vector<std::string> known_options_;
+  std::vector<std::string> faults_; ///< of the configuration, found by the constructor of T
   std::vector<entry> tensors_;
   std::vector<count_entry> counters_;
   std::vector<tunable_entry> tunables_;
