@@ -42,7 +42,7 @@ std::string absent_text(const data_spec& spec, const std::vector<std::string>& l
     if (packages.find(package) == std::string::npos)
       packages += " " + package;
   }
-  return "no such word list: " + files + ". Install Debian's package" + packages + " (apt-get install" + packages
+  return "no such word list: " + files + ". Install Debian's package" + (lists.size() > 1 ? "s" : "") + packages + " (apt-get install" + packages
          + "), or give the folder of the lists as \"path\"";
 }
 
