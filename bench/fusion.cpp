@@ -1,0 +1,346 @@
+// Many small models at once, as trainers of an experiment run on their slots: steps of all as one against each for itself.
+// bench/peers/fusion_torch.py and fusion_jax.py do the same work.
+//
+//   bench_fusion [--model tiny|small|mlp|cnn] [--members 1,4,16,64] [--slots 1] [--rounds 5] [--seconds 0.5] [--precision fp32|bf16]
+//                [--data fashion_mnist|synthetic] [--device cpu|cuda|…] [--block N] [--join] [--json]
+//
+// --block: CPU, the most members of a turn (0: as the product chooses). --join: what a member's coming and going costs.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "troupe/gpu/dataset.hpp"
+#include "troupe/gpu/device.hpp"
+#include "troupe/gpu/gemm_plan.hpp"
+#include "troupe/gpu/model_workload.hpp"
+#include "troupe/gpu/network.hpp"
+#include "troupe/gpu/slot_worker.hpp"
+
+namespace {
+
+using namespace troupe;
+using nlohmann::json;
+using clock = std::chrono::steady_clock;
+
+struct arguments {
+  std::string model = "small", precision = "fp32", data = "fashion_mnist", device = "cpu";
+  std::vector<unsigned> members{1, 4, 16, 64};
+  unsigned slots = 1, rounds = 5;
+  double seconds = 0.5;
+  std::int64_t block = 0;
+  bool join = false, as_json = false;
+};
+
+[[noreturn]] void usage(const std::string& fault) {
+  std::cerr << "bench_fusion: " << fault
+            << "\nusage: bench_fusion [--model tiny|small|mlp|cnn] [--members K,K,…] [--slots N] [--rounds N] [--seconds S] "
+               "[--precision fp32|bf16] [--data fashion_mnist|synthetic] [--device cpu|cuda|cuda:1|GPU-…] [--block N] [--join] "
+               "[--json]\n";
+  std::exit(2);
+}
+
+arguments parse(int argc, char** argv) {
+  arguments out;
+  for (int i = 1; i < argc; ++i) {
+    const std::string key = argv[i];
+    if (key == "--json" || key == "--join") {
+      (key == "--json" ? out.as_json : out.join) = true;
+      continue;
+    }
+    if (i + 1 == argc)
+      usage(key + " needs a value");
+    const std::string value = argv[++i];
+    try {
+      if (key == "--model")
+        out.model = value;
+      else if (key == "--precision")
+        out.precision = value;
+      else if (key == "--data")
+        out.data = value;
+      else if (key == "--device")
+        out.device = value;
+      else if (key == "--members") {
+        out.members.clear();
+        for (std::size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
+          out.members.push_back(static_cast<unsigned>(std::stoul(value.substr(at))));
+      } else if (key == "--slots")
+        out.slots = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--rounds")
+        out.rounds = static_cast<unsigned>(std::stoul(value));
+      else if (key == "--seconds")
+        out.seconds = std::stod(value);
+      else if (key == "--block")
+        out.block = std::stol(value);
+      else
+        usage("unknown option " + key);
+    } catch (const std::logic_error&) {
+      usage(key + " has no number in '" + value + "'");
+    }
+  }
+  if (out.slots < 1 || out.rounds < 1 || out.members.empty())
+    usage("needs at least 1 slot, 1 round and 1 number of members");
+  return out;
+}
+
+/// The models of the comparison; the peers have the same.
+gpu::network_spec spec_of(const std::string& name, const std::string& precision) {
+  gpu::network_spec s;
+  s.features = 784;
+  s.height = s.width = 28;
+  s.channels = 1;
+  s.classes = 10;
+  if (precision == "bf16")
+    s.precision = gpu::precision_kind::bf16;
+  if (name == "tiny") {
+    s.hidden = {16};
+  } else if (name == "small") {
+    s.hidden = {64, 64};
+  } else if (name == "mlp") {
+    s.hidden = {256, 256};
+  } else if (name == "cnn") {
+    s.conv = {{16, 3, 1, 1, 2}, {32, 3, 1, 1, 2}};
+    s.hidden = {128};
+  } else {
+    usage("unknown model '" + name + "'");
+  }
+  return s;
+}
+
+std::int64_t batch_of(const std::string& name) {
+  return name == "tiny" ? 8 : name == "small" ? 32 : 128;
+}
+
+gpu::dataset_ptr load(const std::string& name) {
+  gpu::data_spec spec;
+  spec.type = name;
+  if (name == "synthetic") {
+    spec.height = spec.width = 28;
+    spec.train = 60000;
+  }
+  auto data = gpu::load_dataset(spec);
+  if (!data)
+    throw std::runtime_error(data.error().text);
+  return std::make_shared<const gpu::dataset>(std::move(*data));
+}
+
+/// Of all threads of this process: what others take of the cores does not count.
+double cpu_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// Steps a second, of all members together: by the clock and by the time that the cores worked.
+struct speed {
+  double wall = 0, cpu = 0;
+};
+
+/// So many members on their slots, ready to run.
+class field {
+public:
+  field(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_worker>>& slots, gpu::data_cache& cache,
+        const gpu::dataset_ptr& data, unsigned members, bool fuse)
+    : slots_(slots) {
+    for (unsigned k = 0; k < members; ++k) {
+      auto h = std::make_shared<gpu::hosted>();
+      task(k, [&, k](gpu::context& ctx) {
+        gpu::trained_model what;
+        const auto spec = spec_of(args.model, args.precision);
+        what.kind = "bench";
+        what.architecture = spec.describe();
+        what.how.make = gpu::network::factory(spec);
+        what.how.batch = batch_of(args.model);
+        what.how.data = cache.resident(ctx, data);
+        what.how.block = args.block;
+        h->work = gpu::make_model_workload(ctx, {"m", 100 + k, nullptr, {{"lr", 0.01 * (1 + k % 3)}, {"momentum", 0.9}}, fuse}, what);
+      });
+      who_.push_back(std::move(h));
+    }
+  }
+  ~field() {
+    for (std::size_t k = 0; k < who_.size(); ++k)
+      task(k, [&](gpu::context&) { who_[k]->work.reset(); });
+  }
+
+  speed rate(double seconds) {
+    std::vector<std::future<std::uint64_t>> runs;
+    const auto start = clock::now();
+    const auto cpu_start = cpu_seconds();
+    for (std::size_t k = 0; k < who_.size(); ++k) {
+      auto p = std::make_shared<std::promise<std::uint64_t>>();
+      runs.push_back(p->get_future());
+      slot(k).run(who_[k], ~std::uint64_t{0}, [p](gpu::run_outcome o) {
+        if (!o.failure.text.empty())
+          p->set_exception(std::make_exception_ptr(std::runtime_error(o.failure.text)));
+        else
+          p->set_value(o.steps);
+      });
+    }
+    std::this_thread::sleep_until(start + std::chrono::duration<double>(seconds));
+    for (std::size_t k = 0; k < who_.size(); ++k)
+      slot(k).interrupt(who_[k]);
+    std::uint64_t steps = 0;
+    for (auto& r : runs)
+      steps += r.get();
+    const auto n = static_cast<double>(steps);
+    return {n / std::chrono::duration<double>(clock::now() - start).count(), n / (cpu_seconds() - cpu_start)};
+  }
+
+private:
+  gpu::slot_worker& slot(std::size_t k) const { return *slots_[k % slots_.size()]; }
+  void task(std::size_t k, const gpu::slot_worker::task& t) {
+    std::promise<core::result<void>> p;
+    slot(k).post(t, [&](core::result<void> r) { p.set_value(std::move(r)); });
+    if (auto r = p.get_future().get(); !r)
+      throw std::runtime_error(r.error().text);
+  }
+
+  const std::vector<std::unique_ptr<gpu::slot_worker>>& slots_;
+  std::vector<std::shared_ptr<gpu::hosted>> who_;
+};
+
+double median(std::vector<double> xs) {
+  std::sort(xs.begin(), xs.end());
+  return xs.size() % 2 == 1 ? xs[xs.size() / 2] : (xs[xs.size() / 2 - 1] + xs[xs.size() / 2]) / 2;
+}
+
+json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_worker>>& slots, gpu::data_cache& cache,
+             const gpu::dataset_ptr& data, unsigned members) {
+  field fused(args, slots, cache, data, members, true), unfused(args, slots, cache, data, members, false);
+  fused.rate(0.1 * args.seconds);
+  unfused.rate(0.1 * args.seconds);
+  std::vector<double> with, without, ratio, cpu_with, cpu_without, cpu_ratio;
+  for (unsigned r = 0; r < args.rounds; ++r) {
+    // Each goes first in every other round.
+    speed one, other;
+    if (r % 2 == 0)
+      one = fused.rate(args.seconds);
+    other = unfused.rate(args.seconds);
+    if (r % 2 == 1)
+      one = fused.rate(args.seconds);
+    with.push_back(one.wall);
+    without.push_back(other.wall);
+    ratio.push_back(one.wall / other.wall);
+    cpu_with.push_back(one.cpu);
+    cpu_without.push_back(other.cpu);
+    cpu_ratio.push_back(one.cpu / other.cpu);
+  }
+  const auto batch = static_cast<double>(batch_of(args.model));
+  return {{"program", "troupe"},
+          {"bench", "fusion"},
+          {"model", args.model},
+          {"precision", args.precision},
+          {"device", args.device},
+          {"slots", args.slots},
+          {"members", members},
+          {"batch", batch},
+          {"block", args.block},
+          {"fused_samples_per_second", median(with) * batch},
+          {"unfused_samples_per_second", median(without) * batch},
+          {"ratio", median(ratio)},
+          {"fused_samples_per_cpu_second", median(cpu_with) * batch},
+          {"unfused_samples_per_cpu_second", median(cpu_without) * batch},
+          {"cpu_ratio", median(cpu_ratio)},
+          {"ratio_least", *std::min_element(ratio.begin(), ratio.end())},
+          {"ratio_most", *std::max_element(ratio.begin(), ratio.end())},
+          {"rounds", args.rounds},
+          {"seconds", args.seconds}};
+}
+
+/// Microseconds of a join and of a leave, in a group of so many.
+json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache& cache, const gpu::dataset_ptr& data,
+                  unsigned members) {
+  json out = {{"program", "troupe"}, {"bench", "join"}, {"model", args.model}, {"device", args.device}, {"members", members}};
+  std::promise<core::result<void>> p;
+  slot.post(
+    [&](gpu::context& ctx) {
+      gpu::group_options o;
+      o.make = gpu::network::factory(spec_of(args.model, args.precision));
+      o.batch = batch_of(args.model);
+      o.data = cache.resident(ctx, data);
+      o.block = args.block;
+      gpu::training_group g(ctx, o);
+      std::vector<std::int64_t> all;
+      for (unsigned k = 0; k < members; ++k)
+        all.push_back(g.join(k));
+      std::vector<double> join, leave;
+      for (unsigned r = 0; r < 20; ++r) {
+        g.set_active(all);
+        g.step();
+        ctx.synchronize();
+        const auto start = clock::now();
+        const auto one = g.join(1000 + r);
+        ctx.synchronize();
+        const auto joined = clock::now();
+        g.leave(all[r % all.size()]);
+        ctx.synchronize();
+        leave.push_back(std::chrono::duration<double, std::micro>(clock::now() - joined).count());
+        join.push_back(std::chrono::duration<double, std::micro>(joined - start).count());
+        all[r % all.size()] = one;
+      }
+      out["join_us"] = median(join);
+      out["leave_us"] = median(leave);
+    },
+    [&](core::result<void> r) { p.set_value(std::move(r)); });
+  if (auto r = p.get_future().get(); !r)
+    throw std::runtime_error(r.error().text);
+  return out;
+}
+
+void run(const arguments& args) {
+  const auto device = gpu::find_device(gpu::find_devices(), args.device);
+  if (!device)
+    throw std::runtime_error(device.error().text);
+  auto plan = std::make_shared<gpu::gemm_plan>();
+  gpu::data_cache cache; // outlives the slots, which hold its copies
+  const auto data = load(args.data);
+  std::vector<std::unique_ptr<gpu::slot_worker>> slots;
+  for (unsigned i = 0; i < args.slots; ++i) {
+    gpu::slot_options o;
+    o.device = *device;
+    o.index = i;
+    o.plan = plan;
+    if (const auto& cores = device->cores; !cores.empty() && args.slots > 1)
+      o.cores = {cores[i % cores.size()]};
+    slots.push_back(std::make_unique<gpu::slot_worker>(o));
+  }
+  for (const auto members : args.members) {
+    const auto x = args.join ? measure_join(args, *slots.front(), cache, data, members) : measure(args, slots, cache, data, members);
+    if (args.as_json)
+      std::cout << x.dump() << '\n';
+    else if (args.join)
+      std::cout << args.model << ", " << members << " members: join " << x["join_us"].get<double>() << " us, leave "
+                << x["leave_us"].get<double>() << " us\n";
+    else
+      std::cout << args.model << ' ' << args.precision << ", " << members << " members on " << args.slots << " slots: "
+                << static_cast<long>(x["fused_samples_per_second"].get<double>()) << " samples/s fused, "
+                << static_cast<long>(x["unfused_samples_per_second"].get<double>()) << " unfused, ratio " << x["ratio"].get<double>()
+                << " (" << x["ratio_least"].get<double>() << " to " << x["ratio_most"].get<double>() << "); by CPU time "
+                << static_cast<long>(x["fused_samples_per_cpu_second"].get<double>()) << " and "
+                << static_cast<long>(x["unfused_samples_per_cpu_second"].get<double>()) << ", ratio " << x["cpu_ratio"].get<double>()
+                << '\n';
+    std::cout.flush();
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto args = parse(argc, argv);
+  try {
+    run(args);
+  } catch (const std::exception& e) {
+    std::cerr << "bench_fusion: " << e.what() << '\n';
+    return 1;
+  }
+}
