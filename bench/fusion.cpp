@@ -273,7 +273,8 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
       std::vector<std::int64_t> all;
       for (unsigned k = 0; k < members; ++k)
         all.push_back(g.join(k));
-      std::vector<double> join, leave;
+      std::vector<double> join, leave, draw;
+      std::vector<float> weights(static_cast<std::size_t>(g.net().layout().size)), statistics(weights.size());
       for (unsigned r = 0; r < 20; ++r) {
         g.set_active(all);
         g.step();
@@ -287,8 +288,12 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
         leave.push_back(std::chrono::duration<double, std::micro>(clock::now() - joined).count());
         join.push_back(std::chrono::duration<double, std::micro>(joined - start).count());
         all[r % all.size()] = one;
+        const auto drawing = clock::now();
+        g.net().initialise(weights, statistics, r);
+        draw.push_back(std::chrono::duration<double, std::micro>(clock::now() - drawing).count());
       }
-      out["join_us"] = median(join);
+      out["join_us"] = median(join); // with its fresh weights
+      out["of_it_drawing_us"] = median(draw);
       out["leave_us"] = median(leave);
     },
     [&](core::result<void> r) { p.set_value(std::move(r)); });
@@ -319,8 +324,8 @@ void run(const arguments& args) {
     if (args.as_json)
       std::cout << x.dump() << '\n';
     else if (args.join)
-      std::cout << args.model << ", " << members << " members: join " << x["join_us"].get<double>() << " us, leave "
-                << x["leave_us"].get<double>() << " us\n";
+      std::cout << args.model << ", " << members << " members: join " << x["join_us"].get<double>() << " us (drawing its weights "
+                << x["of_it_drawing_us"].get<double>() << " us), leave " << x["leave_us"].get<double>() << " us\n";
     else
       std::cout << args.model << ' ' << args.precision << ", " << members << " members on " << args.slots << " slots: "
                 << static_cast<long>(x["fused_samples_per_second"].get<double>()) << " samples/s fused, "

@@ -192,8 +192,13 @@ void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
     next_ = who.front();
     const auto whole = turn_time * static_cast<int>(who.size());
     for (auto now = clock::now(), end = now + whole - had_; n == 1 || now < end; now = clock::now()) {
-      group.step(at);
-      take(who, runs, 1);
+      try {
+        group.step(at);
+        take(who, runs, 1);
+      } catch (...) { // not the others' affair
+        for (const auto member : who)
+          runs[run_of_[static_cast<std::size_t>(member)]].failure = std::current_exception();
+      }
       const bool over = one_is_done(who, runs);
       if (over || ctx.should_yield()) {
         had_ = whole - (end - clock::now());

@@ -91,7 +91,7 @@ struct training_group::impl {
   std::vector<std::int64_t> member_of;  ///< by row
   std::vector<std::int64_t> row_of;     ///< by member; -1: nobody has this number
   std::vector<member_params> host_params; ///< by row, as all that follow
-  std::vector<std::uint8_t> host_active;
+  std::vector<std::uint8_t> host_active, wanted_active;
   std::vector<std::uint8_t> sent_active; ///< what the device has
   std::vector<part> turns;
   std::vector<std::int64_t> turn_members;
@@ -534,12 +534,12 @@ void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters
 
 void training_group::set_active(std::span<const std::int64_t> members) {
   auto& m = *impl_;
-  std::vector<std::uint8_t> mask(m.host_active.size(), 0);
+  m.wanted_active.assign(m.host_active.size(), 0);
   for (const auto member : members)
-    mask[m.index(member)] = 1;
-  if (mask == m.host_active)
+    m.wanted_active[m.index(member)] = 1;
+  if (m.wanted_active == m.host_active)
     return;
-  m.host_active = std::move(mask);
+  m.host_active.swap(m.wanted_active);
   m.planned = false;
 }
 

@@ -36,6 +36,8 @@ TEST_CASE("a population that copies and changes itself is the same whether its s
   for (const bool fusion : {false, true}) {
     auto exp = networks(12, 160, 20, fusion);
     exp.trainers[4].stop_step = 90;
+    const auto domain = nlohmann::json::parse(R"({"lr": {"type": "log_uniform", "low": 0.001, "high": 0.1}})");
+    exp.space = std::get<core::search_space>(core::search_space::from_json(domain, "/search_space"));
     exp.policy_type = "pbt";
     exp.policy_options = R"({"metric": "accuracy"})";
     auto s = on_one_slot(exp);
