@@ -167,6 +167,14 @@ public:
       who_.push_back(std::move(h));
     }
   }
+  /// Device memory of the slots, all of it.
+  std::uint64_t bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& s : slots_)
+      sum += s->snapshot().memory_used;
+    return sum;
+  }
+
   ~field() {
     for (std::size_t k = 0; k < who_.size(); ++k)
       task(k, [&](gpu::context&) { who_[k]->work.reset(); });
@@ -216,7 +224,10 @@ double median(std::vector<double> xs) {
 
 json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_worker>>& slots, gpu::data_cache& cache,
              const gpu::dataset_ptr& data, unsigned members) {
-  field fused(args, slots, cache, data, members, true), unfused(args, slots, cache, data, members, false);
+  field fused(args, slots, cache, data, members, true);
+  const auto fused_bytes = fused.bytes();
+  field unfused(args, slots, cache, data, members, false);
+  const auto unfused_bytes = unfused.bytes() - fused_bytes;
   fused.rate(0.1 * args.seconds);
   unfused.rate(0.1 * args.seconds);
   std::vector<double> with, without, ratio, cpu_with, cpu_without, cpu_ratio;
@@ -248,6 +259,8 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
           {"fused_samples_per_second", median(with) * batch},
           {"unfused_samples_per_second", median(without) * batch},
           {"ratio", median(ratio)},
+          {"fused_bytes", fused_bytes},
+          {"unfused_bytes", unfused_bytes},
           {"fused_samples_per_cpu_second", median(cpu_with) * batch},
           {"unfused_samples_per_cpu_second", median(cpu_without) * batch},
           {"cpu_ratio", median(cpu_ratio)},

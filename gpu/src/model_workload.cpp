@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <stdexcept>
 
 #include "kernel_table.hpp"
@@ -26,6 +28,15 @@ public:
 
   void run(context& ctx, std::span<fused_run> runs) override;
 
+  struct measured {
+    training_group::quality quality;
+    double grad_norm = 0;
+  };
+  /// Of a member as it is. On a GPU those whose runs have ended too are measured at once: at a sync point each will ask.
+  measured measure(std::int64_t member);
+  /// The member is not what it was.
+  void changed(std::int64_t member) { standing_.erase(member); }
+
   training_group group;
   const context_watch watch;
 
@@ -41,6 +52,8 @@ private:
   std::vector<std::int64_t> members_;
   std::vector<std::size_t> run_of_; ///< by member
   std::vector<training_group::losses> losses_;
+  /// Members whose last run has ended, as long as they stay as they are; with what was measured of them.
+  std::map<std::int64_t, std::optional<measured>> standing_;
   std::int64_t next_ = 0;           ///< the member whose turn it is
   clock::duration had_{};           ///< of its turn
   std::uint64_t chunk_ = 1;
@@ -62,8 +75,10 @@ public:
 
   ~model_workload() override {
     // Dropped elsewhere, or after the context, it leaves a group that trains no more.
-    if (group_->watch.here())
+    if (group_->watch.here()) {
+      group_->changed(member);
       group_->group.leave(member);
+    }
   }
 
   double step(context& ctx) override { return run(ctx, 1).loss_sum; }
@@ -80,10 +95,10 @@ public:
 
   evaluation evaluate(context&) override {
     evaluation out;
-    const auto quality = group().evaluate(member);
-    out.accuracy = quality.accuracy;
-    out.numbers["eval_loss"] = quality.loss;
-    out.grad_norm = group().gradient_norm(member);
+    const auto measured = group_->measure(member);
+    out.accuracy = measured.quality.accuracy;
+    out.numbers["eval_loss"] = measured.quality.loss;
+    out.grad_norm = measured.grad_norm;
     const auto drawn = group().counters(member).batch;
     out.epoch = static_cast<double>(drawn) / static_cast<double>(group().batches_per_epoch());
     out.samples = drawn * static_cast<std::uint64_t>(group().batch());
@@ -93,6 +108,7 @@ public:
   void save(context&, core::checkpoint& out) override { group().save(member, out); }
 
   void load(context&, const core::checkpoint& in, load_mode mode) override {
+    group_->changed(member);
     group().load(member, in, mode == load_mode::everything);
   }
 
@@ -111,6 +127,7 @@ public:
     if (auto ok = check(changes); !ok)
       throw std::invalid_argument(ok.error().text);
     hp_.update(changes);
+    group_->changed(member);
     group().set_params(member, internal::to_params(group().optimizer(), hp_));
   }
 
@@ -147,9 +164,30 @@ void model_group::run(context& ctx, std::span<fused_run> runs) {
   group.set_active(members_);
   losses_.resize(runs.size());
   if (waits_)
-    run_turns(ctx, runs);
-  else
-    run_at_once(ctx, runs);
+    return run_turns(ctx, runs);
+  for (const auto member : members_)
+    changed(member);
+  run_at_once(ctx, runs);
+  for (const auto& r : runs)
+    if (r.report.steps >= r.max_steps)
+      standing_[static_cast<model_workload*>(r.work)->member] = std::nullopt;
+}
+
+model_group::measured model_group::measure(std::int64_t member) {
+  if (const auto at = standing_.find(member); at != standing_.end() && at->second)
+    return *at->second;
+  std::vector<std::int64_t> who{member};
+  for (const auto& [other, known] : standing_)
+    if (other != member && !known)
+      who.push_back(other);
+  std::vector<training_group::quality> quality(who.size());
+  std::vector<double> norms(who.size());
+  group.evaluate(who, quality);
+  group.gradient_norm(who, norms);
+  for (std::size_t i = 0; i < who.size(); ++i)
+    if (const auto at = standing_.find(who[i]); at != standing_.end())
+      at->second = {quality[i], norms[i]};
+  return {quality.front(), norms.front()};
 }
 
 /// Counts `steps` more of these members, and fails those whose loss is not finite.

@@ -67,6 +67,11 @@ struct training_group::impl {
     std::int64_t rows = 0;
     buffer params, counters, active;
   };
+  /// What passes need for each lane beside the model's own workspace.
+  struct lane_buffers {
+    buffer gradient, scratch;
+    buffer plain_params, probe; ///< for passes that are not training
+  };
   /// Active members that step at once: rows first … first + count - 1, of one block.
   struct part {
     std::int64_t first = 0, count = 0;
@@ -85,7 +90,7 @@ struct training_group::impl {
   record at;
   std::int64_t block_rows;           ///< records of a block
   std::vector<buffer> blocks;
-  buffer gradient, scratch, plain_params, probe; ///< per lane; the last two for passes that are not training
+  lane_buffers lane;
   table rows;
 
   std::vector<std::int64_t> member_of;  ///< by row
@@ -113,7 +118,7 @@ struct training_group::impl {
       if (block_rows > 1)
         net = make_net(block_rows);
     }
-    take_lanes();
+    lane = take_lanes(net->lanes());
   }
 
   std::unique_ptr<model> make_net(std::int64_t lanes) const {
@@ -162,8 +167,8 @@ struct training_group::impl {
     const auto s = state_of(r);
     return s.low == nullptr ? vec<bf16>{} : vec<bf16>{s.low + from, to - from, s.low_stride};
   }
-  vec<float> gradient_section(std::int64_t from, std::int64_t to) const { return {gradient.as<float>() + from, to - from, size()}; }
-  vec<float> norm_sums() const { return {scratch.as<float>(), norm_scratch, norm_scratch}; }
+  vec<float> gradient_section(std::int64_t from, std::int64_t to) const { return {lane.gradient.as<float>() + from, to - from, size()}; }
+  vec<float> norm_sums() const { return {lane.scratch.as<float>(), norm_scratch, norm_scratch}; }
 
   // -- memory --------------------------------------------------------------------------------------------------------
 
@@ -174,15 +179,15 @@ struct training_group::impl {
     return b;
   }
 
-  /// What passes need beside the model's own workspace.
-  void take_lanes() {
-    const auto lanes = net->lanes();
-    gradient = zeroed<float>(lanes * size());
-    scratch = zeroed<float>(lanes * norm_scratch);
-    probe = zeroed<member_counters>(1);
-    plain_params = ctx.allocate_of<member_params>(1);
-    const member_params plain{};
-    ctx.upload(plain_params.data(), &plain, sizeof plain);
+  lane_buffers take_lanes(std::int64_t lanes) {
+    lane_buffers l;
+    l.gradient = zeroed<float>(lanes * size());
+    l.scratch = zeroed<float>(lanes * norm_scratch);
+    l.probe = zeroed<member_counters>(lanes);
+    l.plain_params = ctx.allocate_of<member_params>(static_cast<std::size_t>(lanes));
+    const std::vector<member_params> plain(static_cast<std::size_t>(lanes));
+    ctx.upload(l.plain_params.data(), std::span<const member_params>(plain));
+    return l;
   }
 
   table take_table(std::int64_t n) {
@@ -203,14 +208,12 @@ struct training_group::impl {
   void resize(std::int64_t n) {
     auto new_net = make_net(n);
     auto new_table = take_table(n);
-    auto new_gradient = zeroed<float>(n * size());
-    auto new_scratch = zeroed<float>(n * norm_scratch);
+    auto new_lanes = take_lanes(n);
     auto block = ctx.allocate_of<float>(static_cast<std::size_t>(n * at.stride));
     if (count() > 0)
       ctx.copy(block.data(), blocks.front().data(), static_cast<std::size_t>(count() * at.stride) * sizeof(float));
     net = std::move(new_net);
-    gradient = std::move(new_gradient);
-    scratch = std::move(new_scratch);
+    lane = std::move(new_lanes);
     rows = std::move(new_table);
     blocks.clear();
     blocks.push_back(std::move(block));
@@ -374,7 +377,7 @@ struct training_group::impl {
     begin_step(ctx, t.count, p.params, p.counters, p.active);
     net->load_input(options.data->train(), p.counters, -1, p.rows);
     net->forward(p);
-    auto* g = gradient.as<float>();
+    auto* g = lane.gradient.as<float>();
     const auto all = size(), split = matrices();
     if (t.into_momentum) {
       net->backward(p, {record_of(r) + at.first, at.stride, t.momentum, g, all});
@@ -415,6 +418,27 @@ struct training_group::impl {
     return out;
   }
 
+  /// Covers these members with passes that do not train: `f(first row, count, each)`, where each(g) calls g(index, lane) for those
+  /// of them that the pass computes.
+  template <class F>
+  void in_passes(std::span<const std::int64_t> members, F&& f) {
+    auto first = count(), end = std::int64_t{0};
+    for (const auto k : members) {
+      first = std::min(first, row(k));
+      end = std::max(end, row(k) + 1);
+    }
+    // At once even if others in between are computed for nothing, as long as they are not most.
+    if (at_once && end - first <= 4 * std::ssize(members)) {
+      f(first, end - first, [&](auto&& g) {
+        for (std::size_t i = 0; i < members.size(); ++i)
+          g(i, row(members[i]) - first);
+      });
+      return;
+    }
+    for (std::size_t i = 0; i < members.size(); ++i)
+      f(row(members[i]), 1, [&](auto&& g) { g(i, 0); });
+  }
+
   static losses taken(member_counters& c) {
     const losses out{static_cast<double>(c.loss_sum), c.loss_count, c.correct, c.step, c.not_finite != 0};
     c.loss_sum = 0;
@@ -422,26 +446,25 @@ struct training_group::impl {
     return out;
   }
 
-  /// Every state tensor of a member: (checkpoint name, shape, device address, size).
+  /// Every state tensor of a member: (checkpoint name, shape, where in its record, size).
   template <class F>
-  void each_tensor(std::int64_t r, F&& f) {
-    auto* base = record_of(r);
+  void each_tensor(F&& f) const {
     const auto& l = net->layout();
     for (const auto& p : l.weights)
-      f(p.name, p.shape, base + p.offset, p.size);
+      f(p.name, p.shape, p.offset, p.size);
     for (const auto& p : l.statistics)
-      f(p.name, p.shape, base + at.statistics + p.offset, p.size);
+      f(p.name, p.shape, at.statistics + p.offset, p.size);
     const bool sgd = options.optimizer == optimizer_kind::sgd;
     for (const auto& p : l.weights)
-      f(state_name(sgd ? "momentum" : "moment1", p), p.shape, base + at.first + p.offset, p.size);
+      f(state_name(sgd ? "momentum" : "moment1", p), p.shape, at.first + p.offset, p.size);
     if (!sgd)
       for (const auto& p : l.weights)
-        f(state_name("moment2", p), p.shape, base + at.second + p.offset, p.size);
+        f(state_name("moment2", p), p.shape, at.second + p.offset, p.size);
   }
 
   std::uint64_t shared_bytes() const noexcept {
     std::uint64_t sum = net->memory_bytes();
-    for (const auto* b : {&gradient, &scratch, &plain_params, &probe, &rows.params, &rows.counters, &rows.active})
+    for (const auto* b : {&lane.gradient, &lane.scratch, &lane.plain_params, &lane.probe, &rows.params, &rows.counters, &rows.active})
       sum += b->size();
     return sum;
   }
@@ -592,72 +615,100 @@ void training_group::take_losses(std::span<const std::int64_t> members, std::spa
 }
 
 training_group::quality training_group::evaluate(std::int64_t member) {
-  auto& m = *impl_;
-  const auto& test = m.options.data->test();
-  const auto rows = m.net->rows();
-  auto* counters = m.probe.as<member_counters>();
-  model::pass p;
-  p.training = false;
-  p.params = m.plain_params.as<member_params>();
-  p.counters = counters;
-  m.net->select(m.state_of(m.row(member)), 1);
   quality out;
-  std::uint64_t correct = 0;
-  // Whole batches, then the rest, each with counters of their own: losses are means over a batch's rows.
-  const auto whole = test.examples / rows * rows;
-  const std::array<std::pair<std::int64_t, std::int64_t>, 2> ranges{{{0, whole}, {whole, test.examples}}};
-  for (const auto& [from, to] : ranges) {
-    if (from == to)
-      continue;
-    member_counters counted;
-    m.ctx.upload(counters, &counted, sizeof counted);
-    p.rows = std::min(rows, to - from);
-    for (auto offset = from; offset < to; offset += p.rows) {
-      m.net->load_input(test, counters, offset, p.rows);
-      m.net->forward(p);
-      m.net->loss(p);
-    }
-    m.ctx.download(&counted, counters, sizeof counted);
-    out.loss += static_cast<double>(counted.loss_sum) * static_cast<double>(p.rows);
-    correct += counted.correct;
-  }
-  out.loss /= static_cast<double>(test.examples);
-  out.accuracy = static_cast<double>(correct) / static_cast<double>(test.examples);
+  evaluate({&member, 1}, {&out, 1});
   return out;
 }
 
-double training_group::gradient_norm(std::int64_t member) {
+void training_group::evaluate(std::span<const std::int64_t> members, std::span<quality> out) {
   auto& m = *impl_;
-  const auto r = m.row(member);
-  auto last = m.read_counters(r);
-  // As the last step saw them: its batch, and its dropout mask.
-  last.batch -= last.batch > 0 ? 1 : 0;
-  last.step -= last.step > 0 ? 1 : 0;
-  impl::taken(last);
-  m.ctx.upload(m.probe.data(), &last, sizeof last);
-  const auto all = m.size();
+  const auto& test = m.options.data->test();
+  const auto rows = m.net->rows();
+  auto* counters = m.lane.probe.as<member_counters>();
   model::pass p;
-  p.rows = m.options.batch;
-  p.move_statistics = false;
-  p.dropout = m.host_params[static_cast<std::size_t>(r)].dropout > 0;
-  p.params = m.params_at(r);
-  p.counters = m.probe.as<member_counters>();
-  m.net->select(m.state_of(r), 1);
-  m.net->load_input(m.options.data->train(), p.counters, -1, p.rows);
-  m.net->forward(p);
-  m.net->backward(p, {m.gradient.as<float>(), all, 0, m.gradient.as<float>(), all});
-  gpu::gradient_norm(m.ctx, 1, m.gradient_section(0, all), p.params, p.counters, m.norm_sums(), nullptr);
-  m.ctx.download(&last, m.probe.data(), sizeof last);
-  return static_cast<double>(last.grad_norm);
+  p.training = false;
+  p.params = m.lane.plain_params.as<member_params>();
+  p.counters = counters;
+  m.in_passes(members, [&](std::int64_t first, std::int64_t count, auto&& each) {
+    m.net->select(m.state_of(first), count);
+    each([&](std::size_t i, std::int64_t) { out[i] = {}; });
+    // Whole batches, then the rest, each with counters of their own: losses are means over a batch's rows.
+    const auto whole = test.examples / rows * rows;
+    const std::array<std::pair<std::int64_t, std::int64_t>, 2> ranges{{{0, whole}, {whole, test.examples}}};
+    for (const auto& [from, to] : ranges) {
+      if (from == to)
+        continue;
+      m.exchange.assign(static_cast<std::size_t>(count), {});
+      m.ctx.upload(counters, std::span<const member_counters>(m.exchange));
+      p.rows = std::min(rows, to - from);
+      for (auto offset = from; offset < to; offset += p.rows) {
+        m.net->load_input(test, counters, offset, p.rows);
+        m.net->forward(p);
+        m.net->loss(p);
+      }
+      m.ctx.download(m.exchange.data(), counters, m.exchange.size() * sizeof(member_counters));
+      each([&, rows_now = p.rows](std::size_t i, std::int64_t lane) {
+        const auto& c = m.exchange[static_cast<std::size_t>(lane)];
+        out[i].loss += static_cast<double>(c.loss_sum) * static_cast<double>(rows_now);
+        out[i].accuracy += c.correct;
+      });
+    }
+    each([&](std::size_t i, std::int64_t) {
+      out[i].loss /= static_cast<double>(test.examples);
+      out[i].accuracy /= static_cast<double>(test.examples);
+    });
+  });
+}
+
+double training_group::gradient_norm(std::int64_t member) {
+  double out = 0;
+  gradient_norm({&member, 1}, {&out, 1});
+  return out;
+}
+
+void training_group::gradient_norm(std::span<const std::int64_t> members, std::span<double> out) {
+  auto& m = *impl_;
+  const auto all = m.size();
+  auto* counters = m.lane.probe.as<member_counters>();
+  m.in_passes(members, [&](std::int64_t first, std::int64_t count, auto&& each) {
+    m.exchange.resize(static_cast<std::size_t>(count));
+    const auto bytes = m.exchange.size() * sizeof(member_counters);
+    m.ctx.download(m.exchange.data(), m.counters_at(first), bytes);
+    for (auto& c : m.exchange) {
+      // As the last step saw them: its batch, and its dropout mask.
+      c.batch -= c.batch > 0 ? 1 : 0;
+      c.step -= c.step > 0 ? 1 : 0;
+      impl::taken(c);
+    }
+    m.ctx.upload(counters, m.exchange.data(), bytes);
+    model::pass p;
+    p.rows = m.options.batch;
+    p.move_statistics = false;
+    each([&](std::size_t, std::int64_t lane) {
+      p.dropout = p.dropout || m.host_params[static_cast<std::size_t>(first + lane)].dropout > 0;
+    });
+    p.params = m.params_at(first);
+    p.counters = counters;
+    m.net->select(m.state_of(first), count);
+    m.net->load_input(m.options.data->train(), counters, -1, p.rows);
+    m.net->forward(p);
+    auto* g = m.lane.gradient.as<float>();
+    m.net->backward(p, {g, all, 0, g, all});
+    gpu::gradient_norm(m.ctx, count, m.gradient_section(0, all), p.params, counters, m.norm_sums(), nullptr);
+    m.ctx.download(m.exchange.data(), counters, bytes);
+    each([&](std::size_t i, std::int64_t lane) {
+      out[i] = static_cast<double>(m.exchange[static_cast<std::size_t>(lane)].grad_norm);
+    });
+  });
 }
 
 void training_group::save(std::int64_t member, core::checkpoint& out) {
   auto& m = *impl_;
   const auto r = m.row(member);
-  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>& shape, float* at, std::int64_t size) {
-    std::vector<float> host(static_cast<std::size_t>(size));
-    m.ctx.download(host.data(), at, host.size() * sizeof(float));
-    out.add(name, core::dtype::f32, shape, std::span<const float>(host));
+  std::vector<float> host(static_cast<std::size_t>(m.at.stride));
+  m.ctx.download(host.data(), m.record_of(r), host.size() * sizeof(float));
+  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at, std::int64_t size) {
+    out.add(name, core::dtype::f32, shape, std::span<const float>(host).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(size)));
   });
   const auto c = m.read_counters(r);
   const std::array<std::uint64_t, 3> state{c.seed, c.step, c.batch};
@@ -675,16 +726,19 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
       throw std::invalid_argument(t.error().text);
     return *t;
   };
-  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>& shape, float*, std::int64_t) {
+  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t, std::int64_t) {
     require(name, core::dtype::f32, shape);
   });
   constexpr std::array<std::int64_t, 1> three{3}, one{1};
   const auto* state = require("counters", core::dtype::u64, three);
   const auto* updates = require("optimizer.updates", core::dtype::u64, one);
 
-  m.each_tensor(r, [&](const std::string& name, const std::vector<std::int64_t>&, float* at, std::int64_t) {
-    m.ctx.upload(at, in.find(name)->as<float>());
+  std::vector<float> host(static_cast<std::size_t>(m.at.stride), 0.0F);
+  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t at, std::int64_t) {
+    const auto values = in.find(name)->as<float>();
+    std::copy(values.begin(), values.end(), host.begin() + at);
   });
+  m.ctx.upload(m.record_of(r), std::span<const float>(host));
   m.weights_changed(r);
   auto c = m.read_counters(r);
   c.updates = updates->as<std::uint64_t>().front(); // goes with the moments

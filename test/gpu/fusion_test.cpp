@@ -269,6 +269,52 @@ TEST_CASE("on an emulated GPU trainers that run as one end as each would alone w
 }
 #endif
 
+TEST_CASE("those that ran as one are measured as each would be alone and anew when they have changed") {
+  auto tiny = small_mlp();
+  tiny["hidden"] = {12};
+  for (const bool emulated : {false, true}) {
+    CAPTURE(emulated);
+    slot s(emulated), alone(emulated);
+    const auto measure = [](slot& on, hosted& who) {
+      evaluation out;
+      on.task([&](context& ctx) { out = who.work->evaluate(ctx); });
+      return out;
+    };
+    const auto same = [&](const evaluation& x, const evaluation& y) {
+      if (!emulated)
+        return x.accuracy == y.accuracy && x.grad_norm == y.grad_norm && x.numbers == y.numbers && x.samples == y.samples;
+      return std::abs(x.accuracy - y.accuracy) < 0.02 && std::abs(x.grad_norm - y.grad_norm) < 1e-2 * (0.1 + y.grad_norm)
+             && std::abs(x.numbers.at("eval_loss") - y.numbers.at("eval_loss")) < 1e-3 && x.samples == y.samples;
+    };
+    std::vector<std::shared_ptr<hosted>> who;
+    for (std::size_t i = 0; i < 4; ++i)
+      who.push_back(s.build("mlp", tiny, i));
+    std::vector<std::future<run_outcome>> runs;
+    for (auto& w : who)
+      runs.push_back(s.start(w, 15));
+    for (auto& r : runs)
+      CHECK(r.get().steps == 15);
+    for (std::size_t i = 0; i < 4; ++i) {
+      auto a = alone.build("mlp", tiny, i);
+      CHECK(alone.start(a, 15).get().steps == 15);
+      CHECK(same(measure(s, *who[i]), measure(alone, *a)));
+      alone.drop(a);
+    }
+    const auto before = measure(s, *who[0]), other = measure(s, *who[1]);
+    CHECK_FALSE(before.numbers == other.numbers);
+    const auto state = s.saved(*who[1]);
+    s.task([&](context& ctx) { who[0]->work->load(ctx, state, workload::load_mode::model); });
+    CHECK(same(measure(s, *who[1]), other));
+    CHECK(measure(s, *who[0]).numbers.at("eval_loss") == doctest::Approx(other.numbers.at("eval_loss")).epsilon(1e-4));
+    CHECK(s.start(who[1], 5).get().steps == 5);
+    CHECK_FALSE(measure(s, *who[1]).numbers == other.numbers);
+    s.drop(who[1]);
+    CHECK(measure(s, *who[2]).samples == 15 * 16);
+    for (auto* w : {&who[0], &who[2], &who[3]})
+      s.drop(*w);
+  }
+}
+
 TEST_CASE("only equal models on the same slot run as one and none that shall not") {
   slot s;
   const auto base = small_mlp();

@@ -106,9 +106,12 @@ public:
     double loss = 0;     ///< mean cross-entropy
   };
   quality evaluate(std::int64_t member);
+  /// Of several, on a GPU at once.
+  void evaluate(std::span<const std::int64_t> members, std::span<quality> out);
   /// L2 norm of the gradient of the last batch (the first, before any step) at the present weights. Changes nothing that
   /// training depends on.
   double gradient_norm(std::int64_t member);
+  void gradient_norm(std::span<const std::int64_t> members, std::span<double> out);
 
   /// Adds weights, statistics, optimizer state and counters.
   void save(std::int64_t member, core::checkpoint& out);
