@@ -1,9 +1,10 @@
 // Many small models at once, as trainers of an experiment run on their slots: steps of all as one against each for itself.
 // bench/peers/fusion_torch.py and fusion_jax.py do the same work.
 //
-//   bench_fusion [--model tiny|small|mlp|cnn] [--members 1,4,16,64] [--slots 1] [--rounds 5] [--seconds 0.5] [--precision fp32|bf16]
+//   bench_fusion [--model micro|tiny|small|mlp|cnn] [--members 1,4,16,64] [--slots 1] [--rounds 5] [--seconds 0.5] [--precision fp32|bf16]
 //                [--data fashion_mnist|synthetic] [--device cpu|cuda|…] [--block N] [--join] [--json]
 //
+// micro is 32-16-10 at batch 8 on made-up data, for what a step costs beside its arithmetic.
 // --block: CPU, the most members of a turn (0: as the product chooses). --join: what a member's coming and going costs.
 
 #include <algorithm>
@@ -43,7 +44,7 @@ struct arguments {
 
 [[noreturn]] void usage(const std::string& fault) {
   std::cerr << "bench_fusion: " << fault
-            << "\nusage: bench_fusion [--model tiny|small|mlp|cnn] [--members K,K,…] [--slots N] [--rounds N] [--seconds S] "
+            << "\nusage: bench_fusion [--model micro|tiny|small|mlp|cnn] [--members K,K,…] [--slots N] [--rounds N] [--seconds S] "
                "[--precision fp32|bf16] [--data fashion_mnist|synthetic] [--device cpu|cuda|cuda:1|GPU-…] [--block N] [--join] "
                "[--json]\n";
   std::exit(2);
@@ -101,7 +102,11 @@ gpu::network_spec spec_of(const std::string& name, const std::string& precision)
   s.classes = 10;
   if (precision == "bf16")
     s.precision = gpu::precision_kind::bf16;
-  if (name == "tiny") {
+  if (name == "micro") {
+    s.features = 32;
+    s.height = s.width = s.channels = 0;
+    s.hidden = {16};
+  } else if (name == "tiny") {
     s.hidden = {16};
   } else if (name == "small") {
     s.hidden = {64, 64};
@@ -117,16 +122,16 @@ gpu::network_spec spec_of(const std::string& name, const std::string& precision)
 }
 
 std::int64_t batch_of(const std::string& name) {
-  return name == "tiny" ? 8 : name == "small" ? 32 : 128;
+  return name == "micro" || name == "tiny" ? 8 : name == "small" ? 32 : 128;
 }
 
-gpu::dataset_ptr load(const std::string& name) {
+gpu::dataset_ptr load(const arguments& args) {
   gpu::data_spec spec;
-  spec.type = name;
-  if (name == "synthetic") {
-    spec.height = spec.width = 28;
+  spec.type = args.model == "micro" ? "synthetic" : args.data;
+  if (spec.type == "synthetic")
     spec.train = 60000;
-  }
+  if (args.model != "micro")
+    spec.height = spec.width = 28;
   auto data = gpu::load_dataset(spec);
   if (!data)
     throw std::runtime_error(data.error().text);
@@ -321,7 +326,7 @@ void run(const arguments& args) {
     throw std::runtime_error(device.error().text);
   auto plan = std::make_shared<gpu::gemm_plan>();
   gpu::data_cache cache; // outlives the slots, which hold its copies
-  const auto data = load(args.data);
+  const auto data = load(args);
   std::vector<std::unique_ptr<gpu::slot_worker>> slots;
   for (unsigned i = 0; i < args.slots; ++i) {
     gpu::slot_options o;

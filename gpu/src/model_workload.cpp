@@ -271,8 +271,10 @@ std::unique_ptr<workload> make_model_workload(context& ctx, const workload_confi
   const auto optimizer = std::string(to_string(what.how.optimizer));
   const auto signature = what.kind + " " + what.architecture + " on " + what.how.data->host().name + " with " + optimizer;
   const auto make = [&] { return std::make_shared<model_group>(ctx, what.how); };
-  if (!cfg.fuse)
+  if (!cfg.fuse) {
+    what.how.block = 1;
     return std::make_unique<model_workload>(ctx, cfg, signature, make());
+  }
   const auto key = signature + "\n" + what.variant + "\n" + std::to_string(what.how.batch) + "\n"
                    + std::to_string(reinterpret_cast<std::uintptr_t>(what.how.data.get())) + "\n";
   // A group that cannot grow, because old and new do not fit side by side, is left as it is and another one begun.
