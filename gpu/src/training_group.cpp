@@ -468,13 +468,6 @@ struct training_group::impl {
       for (const auto& p : l.weights)
         f(state_name("moment2", p), p.shape, at.second + p.offset, p.size);
   }
-
-  std::uint64_t shared_bytes() const noexcept {
-    std::uint64_t sum = net->memory_bytes();
-    for (const auto* b : {&lane.gradient, &lane.scratch, &lane.plain_params, &lane.probe, &rows.params, &rows.counters, &rows.active})
-      sum += b->size();
-    return sum;
-  }
 };
 
 training_group::training_group(context& ctx, group_options options) : impl_(std::make_unique<impl>(ctx, std::move(options))) {
@@ -760,15 +753,18 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
 }
 
 std::uint64_t training_group::memory_bytes() const noexcept {
-  auto sum = impl_->shared_bytes();
-  for (const auto& b : impl_->blocks)
+  const auto& m = *impl_;
+  std::uint64_t sum = m.net->memory_bytes();
+  for (const auto* b : {&m.lane.gradient, &m.lane.scratch, &m.lane.plain_params, &m.lane.probe, &m.rows.params, &m.rows.counters,
+                        &m.rows.active})
+    sum += b->size();
+  for (const auto& b : m.blocks)
     sum += b.size();
   return sum;
 }
 
 std::uint64_t training_group::memory_bytes_per_member() const noexcept {
-  const auto n = static_cast<std::uint64_t>(std::max<std::int64_t>(members(), 1));
-  return static_cast<std::uint64_t>(impl_->at.stride) * sizeof(float) + impl_->shared_bytes() / n;
+  return memory_bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(members(), 1));
 }
 
 } // namespace troupe::gpu

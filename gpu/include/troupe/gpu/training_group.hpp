@@ -120,7 +120,7 @@ public:
   void load(std::int64_t member, const core::checkpoint& in, bool with_counters);
 
   std::uint64_t memory_bytes() const noexcept; ///< without the data, which is shared
-  /// A member's record and its share of what all use.
+  /// Its share, the same for all.
   std::uint64_t memory_bytes_per_member() const noexcept;
 
 private:
