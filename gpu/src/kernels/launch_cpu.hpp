@@ -26,6 +26,24 @@ TROUPE_HD bool takes_part(const std::uint8_t* active, i64 member) {
   return active == nullptr || active[member] != 0;
 }
 
+/// Lanes folded in halves: an order that is the same for every instruction set. Written out, since g++ makes a slow loop of it.
+template <class F>
+TROUPE_HD float fold(float (&lane)[16], F f) {
+  for (int l = 0; l < 8; ++l)
+    lane[l] = f(lane[l], lane[l + 8]);
+  for (int l = 0; l < 4; ++l)
+    lane[l] = f(lane[l], lane[l + 4]);
+  for (int l = 0; l < 2; ++l)
+    lane[l] = f(lane[l], lane[l + 2]);
+  return f(lane[0], lane[1]);
+}
+TROUPE_HD float fold_sum(float (&lane)[16]) {
+  return fold(lane, [](float a, float b) { return a + b; });
+}
+TROUPE_HD float fold_max(float (&lane)[16]) {
+  return fold(lane, [](float a, float b) { return a > b ? a : b; });
+}
+
 /// One thread that works on 16 lanes at a time. Sums are formed per lane and then folded, so that their order is the
 /// same for every instruction set. `read` must be cheap; `f` is what is worth vector code, and may be called on padding.
 struct team {
@@ -79,10 +97,7 @@ struct team {
       for (int l = 0; l < width; ++l)
         acc[l] += l < rest ? v[l] : 0.0f;
     }
-    for (int half = width / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l)
-        acc[l] += acc[l + half];
-    return acc[0];
+    return fold_sum(acc);
   }
 
   template <class Read>
@@ -100,10 +115,7 @@ struct team {
       const float v = read(c + l);
       acc[l] = v > acc[l] ? v : acc[l];
     }
-    for (int half = width / 2; half > 0; half /= 2)
-      for (int l = 0; l < half; ++l)
-        acc[l] = acc[l] > acc[l + half] ? acc[l] : acc[l + half];
-    return acc[0];
+    return fold_max(acc);
   }
 };
 

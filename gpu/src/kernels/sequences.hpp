@@ -67,23 +67,97 @@ struct softmax_op {
   softmax_args a;
   i64 run; // rows that share a length
 
+#if !defined(__CUDACC__) && !defined(TROUPE_CUDA_EMULATION)
+  static constexpr int lanes = 16;
+  typedef float vector __attribute__((vector_size(4 * lanes), aligned(4)));
+  typedef i32 integers __attribute__((vector_size(4 * lanes)));
+
+  /// A row by whole vectors: rows are short, and g++ makes no vector code of a maximum in `team`.
+  TROUPE_HD void in_lanes(const float* x, float* y, i64 cols, i32 n, float scale) const {
+    const float none = -infinity();
+    const integers count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vector nothing = vector{} + none;
+    vector top = nothing;
+    for (i64 c = 0; c < n; c += lanes) {
+      vector v = {};
+      if (c + lanes <= cols)
+        __builtin_memcpy(&v, x + c, sizeof v);
+      else
+        for (i64 l = 0; c + l < cols; ++l)
+          v[l] = x[c + l];
+      const vector counted = count + i32(c) < n ? v * scale : nothing;
+      top = counted > top ? counted : top;
+      if (c + lanes <= cols)
+        __builtin_memcpy(y + c, &counted, sizeof counted);
+      else
+        for (i64 l = 0; c + l < cols; ++l)
+          y[c + l] = counted[l];
+    }
+    float lane[lanes];
+    __builtin_memcpy(lane, &top, sizeof lane);
+    const float most = fold_max(lane);
+    vector sum = {};
+    for (i64 c = 0; c < n; c += lanes) {
+      float v[lanes], e[lanes];
+      const i64 rest = least(lanes, cols - c);
+      for (int l = 0; l < lanes; ++l)
+        v[l] = none;
+      if (rest == lanes)
+        __builtin_memcpy(v, y + c, sizeof v);
+      else
+        for (i64 l = 0; l < rest; ++l)
+          v[l] = y[c + l];
+      for (int l = 0; l < lanes; ++l)
+        e[l] = exp_of(v[l] - most);
+      vector terms;
+      __builtin_memcpy(&terms, e, sizeof terms);
+      sum += terms;
+      if (rest == lanes)
+        __builtin_memcpy(y + c, e, sizeof e);
+      else
+        for (i64 l = 0; l < rest; ++l)
+          y[c + l] = e[l];
+    }
+    __builtin_memcpy(lane, &sum, sizeof lane);
+    const float inverse = 1.0f / fold_sum(lane);
+    const i64 used = least((i64(n) + lanes - 1) / lanes * lanes, cols);
+    TROUPE_VECTORIZE
+    for (i64 c = 0; c < used; ++c)
+      y[c] *= inverse;
+    for (i64 c = used; c < cols; ++c)
+      y[c] = 0;
+  }
+#endif
+
   template <class Team>
   TROUPE_HD void operator()(Team t, i64 k, i64 r) const {
     const float* x = row_of(a.x, k, r);
     float* y = row_of(a.y, k, r);
-    i64 n = a.x.cols;
+    const i64 cols = a.x.cols;
+    i32 n = i32(least(cols, 0x7fffffff));
     if (a.lengths.data != nullptr) {
-      const i64 length = a.lengths.data[k * a.lengths.stride + quotient(r, run)];
-      n = length < 0 ? 0 : least(length, n);
+      const i32 length = a.lengths.data[k * a.lengths.stride + quotient(r, run)];
+      n = length < n ? length : n;
+    }
+    if (n <= 0) {
+      t.each(cols, [=](i64 c) { y[c] = 0; });
+      return;
     }
     const float scale = a.scale;
-    const auto read = [=](i64 c) { return x[c] * scale; };
-    const float top = t.max(n, read);
-    t.map(n, read, [=](float v) { return exp_of(v - top); }, [=](i64 c, float v) { y[c] = v; });
-    const float inverse = 1.0f / t.sum(n, [=](i64 c) { return y[c]; }, [](float v) { return v; });
-    t.each(n, [=](i64 c) { y[c] *= inverse; });
-    float* rest = y + n;
-    t.each(a.y.cols - n, [=](i64 c) { rest[c] = 0; });
+#if !defined(__CUDACC__) && !defined(TROUPE_CUDA_EMULATION)
+    in_lanes(x, y, cols, n, scale);
+#else
+    const float none = -infinity(); // what is left out counts as
+    t.each(cols, [=](i64 c) {
+      const float v = x[c] * scale;
+      y[c] = i32(c) < n ? v : none;
+    });
+    const auto read = [=](i64 c) { return y[c]; };
+    const float top = t.max(cols, read);
+    t.map(cols, read, [=](float v) { return exp_of(v - top); }, [=](i64 c, float v) { y[c] = v; });
+    const float inverse = 1.0f / t.sum(cols, read, [](float v) { return v; });
+    t.each(cols, [=](i64 c) { y[c] *= inverse; });
+#endif
   }
 };
 
