@@ -28,6 +28,10 @@ struct cross_entropy_op {
     const i64 label = labels.data[k * labels.stride + r];
     const float smoothing = params[k].label_smoothing, even = smoothing / float(cols);
 
+    if constexpr (requires { Team::width; })
+      if (cols <= Team::width)
+        return short_row<Team::width>(k, r, x, b, label, smoothing, even);
+
     const auto z = [=](i64 c) {
       if constexpr (Bias)
         return x[c] + b[c];
@@ -56,6 +60,48 @@ struct cross_entropy_op {
       t.map(
           cols, z, [=](float v) { return mul_add(exp_of(v - top), inverse, -even) * scale; },
           [=](i64 c, float v) { store(d, c, c == label ? v - (1.0f - smoothing) * scale : v); });
+    }
+    return result;
+  }
+
+  /// The same for a row that fits a team's lanes: read once, each exponential computed once.
+  template <int Width>
+  TROUPE_HD tally short_row(i64 k, i64 r, const float* x, const float* b, i64 label, float smoothing, float even) const {
+    const int cols = int(logits.cols);
+    float z[Width], v[Width];
+    for (int l = 0; l < Width; ++l) {
+      if constexpr (Bias)
+        z[l] = l < cols ? x[l] + b[l] : -infinity();
+      else
+        z[l] = l < cols ? x[l] : -infinity();
+    }
+    for (int l = 0; l < Width; ++l)
+      v[l] = z[l] > -infinity() ? z[l] : -infinity(); // NaN is no maximum
+    const float top = fold_max(v);
+    float e[Width];
+    for (int l = 0; l < Width; ++l) {
+      const float power = exp_of(z[l] - top);
+      v[l] = e[l] = l < cols ? power : 0.0f;
+    }
+    const float sum = fold_sum(v);
+    const bool known = label >= 0 && label < cols;
+    const float at_label = known ? z[label] - top : -infinity();
+    float loss = mul_add(smoothing - 1.0f, at_label, log_of(sum));
+    if (smoothing > 0) {
+      for (int l = 0; l < Width; ++l)
+        v[l] = l < cols ? z[l] - top : 0.0f;
+      loss = mul_add(-even, fold_sum(v), loss);
+    }
+    tally result{double(loss), at_label == 0 ? 1u : 0u};
+    for (int l = 0; l < Width; ++l)
+      result.correct &= l < label && z[l] == top ? 0u : 1u;
+    if constexpr (Gradient) {
+      Out* d = row_of(dlogits, k, r);
+      const float scale = 1.0f / float(logits.rows), inverse = 1.0f / sum;
+      for (int l = 0; l < Width; ++l)
+        v[l] = mul_add(e[l], inverse, -even) * scale;
+      for (int l = 0; l < cols; ++l)
+        store(d, l, l == label ? v[l] - (1.0f - smoothing) * scale : v[l]);
     }
     return result;
   }
