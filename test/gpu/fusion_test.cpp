@@ -218,6 +218,7 @@ TEST_CASE("trainers that run as one and come and go end as each would alone bit 
   same_as_alone("mlp", small_mlp(), false, 60, 0);
   same_as_alone("mlp", with(small_mlp(), {{"norm", "batch"}, {"precision", "bf16"}}), false, 40, 0);
   same_as_alone("cnn", small_cnn(), false, 30, 0);
+  same_as_alone("transformer", with(small_transformer(), {{"optimizer", "sgd"}}), false, 24, 0);
 }
 
 TEST_CASE("every member runs as one and a loss that is not finite fails its own alone") {
@@ -266,6 +267,12 @@ TEST_CASE("on an emulated GPU trainers that run as one end as each would alone w
   auto tiny = small_mlp();
   tiny["hidden"] = {12};
   same_as_alone("mlp", tiny, true, 14, 1e-3);
+  auto reader = small_transformer();
+  reader["data"] = {{"type", "synthetic_text"}, {"classes", 2}, {"vocabulary", 6}, {"length", 4}, {"train", 32}, {"test", 8}};
+  reader["optimizer"] = "sgd";
+  reader["batch"] = 4;
+  reader["width"] = reader["hidden"] = 8;
+  same_as_alone("transformer", reader, true, 8, 1e-3);
 }
 #endif
 
