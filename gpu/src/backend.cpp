@@ -25,9 +25,11 @@ std::uint64_t limit_of(const slot_options& o) {
 
 backend::backend(const slot_options& options)
     : label_(label_of(options)), budget_(options.memory_budget), limit_(limit_of(options)),
-      owner_(std::this_thread::get_id()) {}
+      host_cap_(options.pinned_budget), owner_(std::this_thread::get_id()) {}
 
 void* backend::acquire(std::size_t bytes) {
+  if (capturing_)
+    throw std::logic_error(label_ + ": work that is captured may not allocate; take its memory before");
   if (pending_.load(std::memory_order_acquire))
     collect();
   const auto used = used_.load(std::memory_order_relaxed);
@@ -39,6 +41,9 @@ void* backend::acquire(std::size_t bytes) {
                         " are in use; place fewer trainers on this slot, make model or batch smaller" +
                         (by_budget ? ", or raise its budget" : ""));
   }
+  // What is kept for reuse counts for the budget too: other slots and processes rely on it.
+  if (limit_ != 0 && reserved() > limit_ - bytes)
+    trim();
   void* p = allocate(bytes);
   if (p == nullptr) {
     trim();
@@ -58,20 +63,41 @@ void* backend::acquire(std::size_t bytes) {
 }
 
 void* backend::acquire_host(std::size_t bytes) {
+  if (capturing_)
+    throw std::logic_error(label_ + ": work that is captured may not allocate; take its memory before");
   if (pending_.load(std::memory_order_acquire))
     collect();
+  if (const auto kept = kept_.find(bytes); kept != kept_.end()) {
+    void* p = kept->second;
+    synchronize(); // a copy of its last user may be under way
+    kept_.erase(kept);
+    host_used_.fetch_add(bytes, std::memory_order_relaxed);
+    return p;
+  }
+  const auto has_room = [&] { return host_cap_ == 0 || (bytes <= host_cap_ && host_held() <= host_cap_ - bytes); };
+  if (!has_room())
+    free_kept();
+  if (!has_room())
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes of pinned host memory were requested, " +
+                        std::to_string(host_used()) + " of the slot's " + std::to_string(host_cap_) +
+                        " bytes are in use; place fewer trainers on this slot, or raise its pinned_bytes");
   void* p = allocate_host(bytes);
+  if (p == nullptr && !kept_.empty()) {
+    free_kept();
+    p = allocate_host(bytes);
+  }
   if (p == nullptr)
-    throw out_of_memory(label_ + ": " + std::to_string(bytes) +
-                        " bytes of host memory were requested, but there is no room");
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes of pinned host memory were requested, " +
+                        std::to_string(host_used()) + " bytes are in use, but the system has no room");
+  host_used_.fetch_add(bytes, std::memory_order_relaxed);
+  host_held_.fetch_add(bytes, std::memory_order_relaxed);
   return p;
 }
 
 void backend::release(void* data, std::size_t bytes, bool host) noexcept {
-  if (!host)
-    used_.fetch_sub(bytes, std::memory_order_relaxed);
+  (host ? host_used_ : used_).fetch_sub(bytes, std::memory_order_relaxed);
   const released x{data, bytes, host};
-  if (owner_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+  if (owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() && !capturing_) {
     hand_back(x);
     return;
   }
@@ -102,20 +128,44 @@ void backend::collect() noexcept {
 }
 
 void backend::close() noexcept {
+  settle(); // copies to memory that now goes
   collect();
   std::lock_guard lock(mutex_);
   for (const auto& x : released_)
     hand_back(x);
   released_.clear();
+  free_kept();
   closed_ = true;
   owner_.store(std::thread::id{}, std::memory_order_relaxed); // every thread now takes the way with the lock
 }
 
 void backend::hand_back(const released& x) noexcept {
-  if (x.host)
-    free_host(x.data, x.bytes);
-  else
+  if (!x.host)
     free(x.data, x.bytes);
+  else if (closed_) {
+    host_held_.fetch_sub(x.bytes, std::memory_order_relaxed);
+    free_host(x.data, x.bytes);
+  } else
+    keep_host(x);
+}
+
+void backend::keep_host(const released& x) noexcept {
+  try {
+    kept_.emplace(x.bytes, x.data);
+  } catch (const std::bad_alloc&) {
+    host_held_.fetch_sub(x.bytes, std::memory_order_relaxed);
+    free_host(x.data, x.bytes);
+  }
+  if (host_used() == 0) // the last user has gone; pinned pages are dear to the rest of the machine
+    free_kept();
+}
+
+void backend::free_kept() noexcept {
+  for (const auto& [bytes, data] : kept_) {
+    host_held_.fetch_sub(bytes, std::memory_order_relaxed);
+    free_host(data, bytes);
+  }
+  kept_.clear();
 }
 
 } // namespace troupe::gpu::internal

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +34,25 @@ struct scratch_memory {
   std::int64_t floats = 0;
 };
 
+class call_recorder;
+
+/// What moved between device and host beside ordinary copies; added to by the owner.
+struct traffic_counters {
+  std::atomic<std::uint64_t> swaps_out{0}, swaps_in{0}, swapped_bytes{0}, staged_bytes{0};
+};
+
+/// A point in one queue's order, marked again and again.
+class point {
+public:
+  virtual ~point() = default;
+};
+
+/// Work that was enqueued once, to be enqueued again. May be destroyed on any thread.
+class captured_work {
+public:
+  virtual ~captured_work() = default;
+};
+
 /// What differs between CPU and CUDA, and the accounting that does not. Shared by a context and its buffers,
 /// so that a buffer may outlive the context. Used on the context's thread, except `release` and the counters.
 class backend {
@@ -54,8 +74,42 @@ public:
   virtual void synchronize() = 0;
   virtual void gemm(const gemm_call& call) = 0;
 
-  /// Memory within the budget; throws `out_of_memory` with the numbers.
+  // -- the second queue, see context ---------------------------------------------------------------------------------
+
+  virtual void upload_async(void* dst, const void* pinned, std::size_t bytes) = 0;
+  virtual void download_async(void* pinned, const void* src, std::size_t bytes) = 0;
+  /// Marks the end of what is enqueued on `q`; null: makes the point first.
+  virtual void mark(std::unique_ptr<point>& at, work_queue q) = 0;
+  virtual void wait(const point& at, work_queue who) = 0;
+  virtual void wait_on_host(const point& at) = 0;
+  virtual bool passed(const point& at) = 0;
+  /// For tests of the order of copies: from now on those on the second queue are done as late as their marks allow.
+  virtual void delay_copies() {}
+
+  // -- capture -------------------------------------------------------------------------------------------------------
+
+  /// From now on calls are kept instead of made. Throws `device_error`.
+  virtual void begin_capture() = 0;
+  /// Null where the device could not keep them; `why` then says so.
+  virtual std::unique_ptr<captured_work> end_capture(std::string& why) = 0;
+  virtual void launch(captured_work& work) = 0;
+  virtual call_recorder* recorder() noexcept { return nullptr; } ///< for kernels, while the CPU captures
+  bool capturing() const noexcept { return capturing_; }
+
+  /// Counts a call that goes to the device, and one that would have gone to another slot's: a workload has then called
+  /// cudaSetDevice.
+  void touch() noexcept {
+    add_one(calls_);
+    if (!on_own_device())
+      add_one(strays_);
+  }
+  traffic_counters& traffic() noexcept { return traffic_; }
+  std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_relaxed); }
+  std::uint64_t strays() const noexcept { return strays_.load(std::memory_order_relaxed); }
+
+  /// Memory within the budget; throws `out_of_memory` with the numbers, `std::logic_error` while capturing.
   void* acquire(std::size_t bytes);
+  /// Pinned memory within its cap, from blocks kept for reuse where one fits.
   void* acquire_host(std::size_t bytes);
   /// Any thread: counted as free at once; handed back by the owner, at the next `acquire` or `collect`.
   void release(void* data, std::size_t bytes, bool host) noexcept;
@@ -66,10 +120,21 @@ public:
 
   std::uint64_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
   std::uint64_t peak() const noexcept { return peak_.load(std::memory_order_relaxed); }
+  std::uint64_t limit() const noexcept { return limit_; } ///< bytes; 0: unknown
+  /// Taken from the system, those kept for reuse too.
+  virtual std::uint64_t reserved() const noexcept { return used(); }
+  std::uint64_t host_used() const noexcept { return host_used_.load(std::memory_order_relaxed); }
+  std::uint64_t host_held() const noexcept { return host_held_.load(std::memory_order_relaxed); }
+  std::uint64_t host_cap() const noexcept { return host_cap_; }
   /// "slot 1 (cuda:0, NVIDIA H200)", for error texts.
   const std::string& label() const noexcept { return label_; }
 
 protected:
+  /// Waits for what is enqueued, whatever became of it.
+  virtual void settle() noexcept {}
+  /// True on the thread whose current device is this one's. Corrects it.
+  virtual bool on_own_device() noexcept { return true; }
+
   /// Null: the device has no room for it.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* data, std::size_t bytes) noexcept = 0;
@@ -81,7 +146,7 @@ protected:
   virtual std::string memory_state() const { return {}; }
 
   void own() noexcept { owner_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
-  std::uint64_t limit() const noexcept { return limit_; } ///< bytes; 0: unknown
+  void set_capturing(bool x) noexcept { capturing_ = x; }
 
 private:
   struct released {
@@ -90,10 +155,21 @@ private:
     bool host;
   };
   void hand_back(const released& x) noexcept;
+  void keep_host(const released& x) noexcept;
+  void free_kept() noexcept;
+  static void add_one(std::atomic<std::uint64_t>& x) noexcept { // by the owner alone
+    x.store(x.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
 
   std::string label_;
-  std::uint64_t budget_, limit_;
+  std::uint64_t budget_, limit_, host_cap_;
   std::atomic<std::uint64_t> used_{0}, peak_{0};
+  std::atomic<std::uint64_t> host_used_{0}; // in living buffers
+  std::atomic<std::uint64_t> host_held_{0}; // taken from the system
+  std::multimap<std::size_t, void*> kept_;  // pinned blocks for reuse, by size; the owner's
+  std::atomic<std::uint64_t> calls_{0}, strays_{0};
+  traffic_counters traffic_;
+  bool capturing_ = false;
   std::atomic<std::thread::id> owner_;
   std::atomic<bool> pending_{false}; // `released_` holds something
   std::mutex mutex_;                 // guards the two below

@@ -1,5 +1,7 @@
 #include "troupe/gpu/context.hpp"
 
+#include <limits>
+
 #include "backend.hpp"
 #include "kernel_table.hpp"
 
@@ -11,6 +13,24 @@ void buffer::release() noexcept {
   data_ = nullptr;
   size_ = 0;
   owner_.reset();
+}
+
+marker::marker() noexcept = default;
+marker::~marker() = default;
+marker::marker(marker&&) noexcept = default;
+marker& marker::operator=(marker&& other) noexcept {
+  point_ = std::move(other.point_); // before the backend that it belongs to
+  owner_ = std::move(other.owner_);
+  return *this;
+}
+
+captured::captured() noexcept = default;
+captured::~captured() = default;
+captured::captured(captured&&) noexcept = default;
+captured& captured::operator=(captured&& other) noexcept {
+  work_ = std::move(other.work_);
+  owner_ = std::move(other.owner_);
+  return *this;
 }
 
 context::context(slot_options options)
@@ -65,22 +85,124 @@ void context::copy(void* dst, const void* src, std::size_t bytes) {
     impl_->copy(dst, src, bytes);
 }
 
-void context::upload(void* dst, const void* host_src, std::size_t bytes) {
+void context::check_direct(const char* what) const {
   check_thread();
+  if (impl_->capturing())
+    throw std::logic_error(impl_->label() + ": " + what + " cannot be captured: it needs the host");
+}
+
+void context::upload(void* dst, const void* host_src, std::size_t bytes) {
+  check_direct("a copy from the host");
   if (bytes != 0)
     impl_->upload(dst, host_src, bytes);
 }
 
 void context::download(void* host_dst, const void* src, std::size_t bytes) {
-  check_thread();
+  check_direct("a copy to the host");
   if (bytes != 0)
     impl_->download(host_dst, src, bytes);
 }
 
 void context::synchronize() {
-  check_thread();
+  check_direct("waiting");
   impl_->collect();
   impl_->synchronize();
+}
+
+void context::upload_async(void* dst, const void* pinned, std::size_t bytes) {
+  check_direct("a copy from the host");
+  if (bytes != 0)
+    impl_->upload_async(dst, pinned, bytes);
+}
+
+void context::download_async(void* pinned, const void* src, std::size_t bytes) {
+  check_direct("a copy to the host");
+  if (bytes != 0)
+    impl_->download_async(pinned, src, bytes);
+}
+
+void context::mark(marker& at, work_queue q) {
+  check_direct("a marker");
+  if (at.owner_ != impl_) { // of another context, or new
+    at.point_.reset();
+    at.owner_ = impl_;
+  }
+  impl_->mark(at.point_, q);
+}
+
+void context::wait(const marker& at, work_queue who) {
+  check_direct("waiting for a marker");
+  if (at.marked())
+    impl_->wait(*at.point_, who);
+}
+
+void context::wait_on_host(const marker& at) {
+  check_direct("waiting for a marker");
+  if (at.marked())
+    impl_->wait_on_host(*at.point_);
+}
+
+bool context::passed(const marker& at) {
+  check_thread();
+  return !at.marked() || impl_->passed(*at.point_);
+}
+
+captured context::capture(const std::function<void()>& work, std::string& why) {
+  check_direct("a capture inside another");
+  captured out;
+  impl_->begin_capture();
+  try {
+    work();
+  } catch (...) {
+    impl_->end_capture(why);
+    throw;
+  }
+  out.work_ = impl_->end_capture(why);
+  if (out.work_ != nullptr) {
+    out.owner_ = impl_;
+    captures_.fetch_add(1, std::memory_order_relaxed);
+    return out;
+  }
+  std::lock_guard lock(mutex_);
+  if (capture_fault_.empty())
+    capture_fault_ = why;
+  return out;
+}
+
+void context::launch(captured& work) {
+  check_direct("a launch");
+  if (work.work_ == nullptr || work.owner_ != impl_)
+    throw std::logic_error(impl_->label() + ": launch: there is no work, or it was captured on another slot");
+  impl_->touch();
+  impl_->launch(*work.work_);
+  launches_.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool context::capturing() const noexcept { return impl_->capturing(); }
+
+context::usage context::snapshot() const {
+  usage out;
+  out.memory_reserved = impl_->reserved();
+  out.pinned_used = impl_->host_used();
+  out.pinned_held = impl_->host_held();
+  out.captures = captures_.load(std::memory_order_relaxed);
+  out.launches = launches_.load(std::memory_order_relaxed);
+  out.swaps_out = impl_->traffic().swaps_out.load(std::memory_order_relaxed);
+  out.swaps_in = impl_->traffic().swaps_in.load(std::memory_order_relaxed);
+  out.swapped_bytes = impl_->traffic().swapped_bytes.load(std::memory_order_relaxed);
+  out.staged_bytes = impl_->traffic().staged_bytes.load(std::memory_order_relaxed);
+  out.calls = impl_->calls();
+  out.strays = impl_->strays();
+  std::lock_guard lock(mutex_);
+  out.capture_fault = capture_fault_;
+  return out;
+}
+
+std::uint64_t context::memory_free() const noexcept {
+  const auto limit = impl_->limit(), used = impl_->used();
+  if (limit == 0)
+    return std::numeric_limits<std::uint64_t>::max();
+  return used < limit ? limit - used : 0;
 }
 
 std::uint64_t context::memory_used() const noexcept { return impl_->used(); }

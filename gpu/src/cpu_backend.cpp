@@ -1,5 +1,7 @@
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <unordered_map>
 
 #include <dlfcn.h>
@@ -9,6 +11,7 @@
 
 #include "backend.hpp"
 #include "cpu_gemm.hpp"
+#include "kernel_table.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -68,6 +71,8 @@ public:
     h->next = std::exchange(head, h);
   }
 
+  std::size_t kept() const noexcept { return kept_; }
+
   void trim() noexcept {
     for (auto& [capacity, head] : free_)
       while (head != nullptr)
@@ -85,6 +90,16 @@ private:
   std::unordered_map<std::size_t, header*> free_;
   std::size_t kept_ = 0;
   std::size_t next_skew_ = 0;
+};
+
+/// The second queue's position, or 0 on the first, where everything has been done when it returns.
+struct cpu_point final : point {
+  std::uint64_t copies = 0;
+};
+
+struct call_list final : captured_work, call_recorder {
+  std::vector<std::function<void()>> calls;
+  void add(std::function<void()> call) override { calls.push_back(std::move(call)); }
 };
 
 class cpu_backend final : public backend {
@@ -115,24 +130,109 @@ public:
       set_threads(1);
   }
 
-  void zero(void* dst, std::size_t bytes) override { std::memset(dst, 0, bytes); }
-  void copy(void* dst, const void* src, std::size_t bytes) override { std::memmove(dst, src, bytes); }
-  void upload(void* dst, const void* src, std::size_t bytes) override { std::memcpy(dst, src, bytes); }
-  void download(void* dst, const void* src, std::size_t bytes) override { std::memcpy(dst, src, bytes); }
-  void synchronize() override {}
-  void gemm(const gemm_call& call) override { gemm_(call); }
+  void zero(void* dst, std::size_t bytes) override {
+    do_or_keep([=] { std::memset(dst, 0, bytes); });
+  }
+  void copy(void* dst, const void* src, std::size_t bytes) override {
+    do_or_keep([=] { std::memmove(dst, src, bytes); });
+  }
+  void upload(void* dst, const void* src, std::size_t bytes) override {
+    touch();
+    std::memcpy(dst, src, bytes);
+  }
+  void download(void* dst, const void* src, std::size_t bytes) override {
+    touch();
+    std::memcpy(dst, src, bytes);
+  }
+  void synchronize() override { do_copies(enqueued_); }
+  void gemm(const gemm_call& call) override {
+    do_or_keep([this, call] { gemm_(call); });
+  }
+
+  void upload_async(void* dst, const void* pinned, std::size_t bytes) override { enqueue_copy(dst, pinned, bytes); }
+  void download_async(void* pinned, const void* src, std::size_t bytes) override { enqueue_copy(pinned, src, bytes); }
+  void mark(std::unique_ptr<point>& at, work_queue q) override {
+    if (at == nullptr)
+      at = std::make_unique<cpu_point>();
+    static_cast<cpu_point&>(*at).copies = q == work_queue::copies ? enqueued_ : 0;
+  }
+  void wait(const point& at, work_queue) override { wait_on_host(at); }
+  void wait_on_host(const point& at) override { do_copies(static_cast<const cpu_point&>(at).copies); }
+  bool passed(const point& at) override { return static_cast<const cpu_point&>(at).copies <= done_; }
+  void delay_copies() override { delayed_ = true; }
+
+  void begin_capture() override {
+    list_ = std::make_unique<call_list>();
+    set_capturing(true);
+  }
+  std::unique_ptr<captured_work> end_capture(std::string&) override {
+    set_capturing(false);
+    return std::move(list_);
+  }
+  void launch(captured_work& work) override {
+    for (const auto& call : static_cast<call_list&>(work).calls)
+      call();
+  }
+  call_recorder* recorder() noexcept override { return list_.get(); }
+
+  std::uint64_t reserved() const noexcept override { return used() + kept_.load(std::memory_order_relaxed); }
 
 protected:
-  void* allocate(std::size_t bytes) override { return pool_.get(bytes); }
-  void free(void* data, std::size_t) noexcept override { pool_.put(data); }
-  void* allocate_host(std::size_t bytes) override { return pool_.get(bytes); }
-  void free_host(void* data, std::size_t) noexcept override { pool_.put(data); }
-  void trim() noexcept override { pool_.trim(); }
+  void settle() noexcept override { do_copies(enqueued_); }
+  void* allocate(std::size_t bytes) override {
+    void* p = pool_.get(bytes);
+    note_kept();
+    return p;
+  }
+  void free(void* data, std::size_t) noexcept override {
+    pool_.put(data);
+    note_kept();
+  }
+  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void free_host(void* data, std::size_t bytes) noexcept override {
+    do_copies(enqueued_);
+    free(data, bytes);
+  }
+  void trim() noexcept override {
+    pool_.trim();
+    note_kept();
+  }
 
 private:
+  template <class F>
+  void do_or_keep(F f) {
+    touch();
+    if (list_ != nullptr)
+      list_->add(std::move(f));
+    else
+      f();
+  }
+  void enqueue_copy(void* to, const void* from, std::size_t bytes) {
+    touch();
+    ++enqueued_;
+    if (delayed_) {
+      late_.push_back([=] { std::memcpy(to, from, bytes); });
+      return;
+    }
+    std::memcpy(to, from, bytes);
+    done_ = enqueued_;
+  }
+  void do_copies(std::uint64_t up_to) {
+    for (; done_ < up_to; ++done_) {
+      late_.front()();
+      late_.pop_front();
+    }
+  }
+  void note_kept() noexcept { kept_.store(pool_.kept(), std::memory_order_relaxed); }
+
   std::vector<int> cores_;
   pool pool_;
+  std::atomic<std::uint64_t> kept_{0};
   cpu_gemm gemm_;
+  std::unique_ptr<call_list> list_; // while capturing
+  std::uint64_t enqueued_ = 0, done_ = 0; // copies on the second queue
+  bool delayed_ = false;
+  std::deque<std::function<void()>> late_;
 };
 
 } // namespace

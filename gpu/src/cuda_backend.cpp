@@ -47,16 +47,17 @@ private:
   bool ok_ = false;
 };
 
-/// A stream and the memory pool behind it. Destroyed in the order of their use, with whatever is still
+/// Both queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
 /// enqueued.
-struct stream_and_pool {
+struct streams_and_pool {
   cudaStream_t stream = nullptr;
+  cudaStream_t copies = nullptr;
   cudaMemPool_t pool = nullptr;
 
-  stream_and_pool(int ordinal, const std::string& label) {
+  streams_and_pool(int ordinal, const std::string& label) {
     try {
-      check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), label,
-                 "cudaStreamCreateWithFlags");
+      for (auto* s : {&stream, &copies})
+        check_cuda(cudaStreamCreateWithFlags(s, cudaStreamNonBlocking), label, "cudaStreamCreateWithFlags");
       cudaMemPoolProps props{};
       props.allocType = cudaMemAllocationTypePinned;
       props.handleTypes = cudaMemHandleTypeNone;
@@ -71,18 +72,36 @@ struct stream_and_pool {
       throw;
     }
   }
-  ~stream_and_pool() { destroy(); }
-  stream_and_pool(const stream_and_pool&) = delete;
-  stream_and_pool& operator=(const stream_and_pool&) = delete;
+  ~streams_and_pool() { destroy(); }
+  streams_and_pool(const streams_and_pool&) = delete;
+  streams_and_pool& operator=(const streams_and_pool&) = delete;
 
 private:
   void destroy() noexcept { // errors here have been reported by whoever waited for the work
-    if (stream != nullptr) {
-      (void)cudaStreamSynchronize(stream);
-      (void)cudaStreamDestroy(stream);
-    }
+    for (auto s : {copies, stream})
+      if (s != nullptr) {
+        (void)cudaStreamSynchronize(s);
+        (void)cudaStreamDestroy(s);
+      }
     if (pool != nullptr)
       (void)cudaMemPoolDestroy(pool);
+    (void)cudaGetLastError();
+  }
+};
+
+struct cuda_point final : point {
+  cudaEvent_t event = nullptr;
+  ~cuda_point() override {
+    if (event != nullptr)
+      (void)cudaEventDestroy(event); // of any device, on any thread; work that waits for it is not disturbed
+  }
+};
+
+struct cuda_graph final : captured_work {
+  cudaGraphExec_t exec = nullptr;
+  explicit cuda_graph(cudaGraphExec_t x) : exec(x) {}
+  ~cuda_graph() override {
+    (void)cudaGraphExecDestroy(exec); // if it is still running, its memory goes when it ends
     (void)cudaGetLastError();
   }
 };
@@ -129,13 +148,16 @@ public:
   }
 
   void zero(void* dst, std::size_t bytes) override {
+    touch();
     check_cuda(cudaMemsetAsync(dst, 0, bytes, device_->stream), label(), "cudaMemsetAsync");
   }
   void copy(void* dst, const void* src, std::size_t bytes) override {
+    touch();
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(),
                "copy on the device");
   }
   void upload(void* dst, const void* src, std::size_t bytes) override {
+    touch();
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, device_->stream), label(),
                "copy to the device");
     // Ordinary memory has been staged when the call returns, pinned memory is still being read.
@@ -143,20 +165,113 @@ public:
     if (cudaPointerGetAttributes(&where, src) != cudaSuccess)
       (void)cudaGetLastError();
     else if (where.type == cudaMemoryTypeHost)
-      synchronize();
+      check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
   }
   void download(void* dst, const void* src, std::size_t bytes) override {
+    touch();
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, device_->stream), label(),
                "copy from the device");
-    synchronize();
-  }
-  void synchronize() override {
     check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
   }
-  void gemm(const gemm_call& call) override { blas_->gemm(call); }
+  void synchronize() override {
+    check_cuda(cudaStreamSynchronize(device_->copies), label(), "copies beside the computation");
+    check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+  }
+  void gemm(const gemm_call& call) override {
+    touch();
+    blas_->gemm(call);
+  }
+
+  void upload_async(void* dst, const void* pinned, std::size_t bytes) override {
+    touch();
+    check_cuda(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->copies), label(),
+               "copy to the device");
+  }
+  void download_async(void* pinned, const void* src, std::size_t bytes) override {
+    touch();
+    check_cuda(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->copies), label(),
+               "copy from the device");
+  }
+  void mark(std::unique_ptr<point>& at, work_queue q) override {
+    touch();
+    if (at == nullptr) {
+      auto made = std::make_unique<cuda_point>();
+      check_cuda(cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+      at = std::move(made);
+    }
+    check_cuda(cudaEventRecord(event_of(*at), stream_of(q)), label(), "cudaEventRecord");
+  }
+  void wait(const point& at, work_queue who) override {
+    check_cuda(cudaStreamWaitEvent(stream_of(who), event_of(at), 0), label(), "cudaStreamWaitEvent");
+  }
+  void wait_on_host(const point& at) override {
+    check_cuda(cudaEventSynchronize(event_of(at)), label(), "work on the device");
+  }
+  bool passed(const point& at) override {
+    const auto rc = cudaEventQuery(event_of(at));
+    if (rc == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    check_cuda(rc, label(), "work on the device");
+    return true;
+  }
+
+  void begin_capture() override {
+    touch();
+    // Of this thread alone: other slots' threads allocate and wait meanwhile.
+    check_cuda(cudaStreamBeginCapture(device_->stream, cudaStreamCaptureModeThreadLocal), label(),
+               "cudaStreamBeginCapture");
+    set_capturing(true);
+  }
+  std::unique_ptr<captured_work> end_capture(std::string& why) override {
+    set_capturing(false);
+    cudaGraph_t graph = nullptr;
+    auto rc = cudaStreamEndCapture(device_->stream, &graph);
+    const char* call = "cudaStreamEndCapture";
+    cudaGraphExec_t exec = nullptr;
+    if (rc == cudaSuccess) {
+      rc = cudaGraphInstantiateWithFlags(&exec, graph, 0);
+      call = "cudaGraphInstantiate";
+    }
+    if (graph != nullptr)
+      (void)cudaGraphDestroy(graph);
+    if (rc == cudaSuccess)
+      return std::make_unique<cuda_graph>(exec);
+    (void)cudaGetLastError();
+    why = label() + ": " + call + " failed: " + cudaGetErrorString(rc) + " (" + cudaGetErrorName(rc) + ")";
+    if (is_sticky(rc))
+      throw device_error(why, true);
+    return nullptr;
+  }
+  void launch(captured_work& work) override {
+    check_cuda(cudaGraphLaunch(static_cast<cuda_graph&>(work).exec, device_->stream), label(), "cudaGraphLaunch");
+  }
+
+  std::uint64_t reserved() const noexcept override {
+    std::uint64_t bytes = 0;
+    if (cudaMemPoolGetAttribute(device_->pool, cudaMemPoolAttrReservedMemCurrent, &bytes) == cudaSuccess)
+      return bytes > workspace_bytes_ ? bytes - workspace_bytes_ : 0; // the workspace goes with the context's own memory
+    (void)cudaGetLastError();
+    return used();
+  }
 
 protected:
+  void settle() noexcept override {
+    const device_scope scope(ordinal_);
+    (void)cudaStreamSynchronize(device_->copies);
+    (void)cudaStreamSynchronize(device_->stream);
+    (void)cudaGetLastError();
+  }
+  bool on_own_device() noexcept override {
+    int now = ordinal_;
+    if (cudaGetDevice(&now) == cudaSuccess && now == ordinal_)
+      return true;
+    (void)cudaSetDevice(ordinal_);
+    return false;
+  }
   void* allocate(std::size_t bytes) override {
+    touch();
     void* p = nullptr;
     const auto rc = cudaMallocFromPoolAsync(&p, bytes, device_->pool, device_->stream);
     if (rc == cudaErrorMemoryAllocation) {
@@ -183,7 +298,9 @@ protected:
     return p;
   }
   void free_host(void* data, std::size_t) noexcept override {
-    (void)cudaStreamSynchronize(device_->stream); // the device may still copy from it
+    const device_scope scope(ordinal_);
+    (void)cudaStreamSynchronize(device_->copies); // the device may still copy from it
+    (void)cudaStreamSynchronize(device_->stream);
     (void)cudaFreeHost(data);
     (void)cudaGetLastError();
   }
@@ -202,8 +319,13 @@ protected:
   }
 
 private:
+  cudaStream_t stream_of(work_queue q) const noexcept {
+    return q == work_queue::compute ? device_->stream : device_->copies;
+  }
+  static cudaEvent_t event_of(const point& at) noexcept { return static_cast<const cuda_point&>(at).event; }
+
   int ordinal_;
-  std::optional<stream_and_pool> device_;
+  std::optional<streams_and_pool> device_;
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;

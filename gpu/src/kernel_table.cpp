@@ -49,9 +49,10 @@ const kernel_table& kernels_for(device_kind kind) {
 }
 
 launch_target target_of(context& ctx) noexcept {
-  const backend& b = ctx.impl();
+  backend& b = ctx.impl();
+  b.touch();
   const scratch_memory scratch = b.scratch();
-  return {ctx.stream(), scratch.data, scratch.floats, b.label().c_str()};
+  return {ctx.stream(), scratch.data, scratch.floats, b.label().c_str(), b.recorder()};
 }
 
 void kernel_override::use(context& ctx, const kernel_table& table) noexcept { ctx.kernels_ = &table; }

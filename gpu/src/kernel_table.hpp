@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "troupe/gpu/device.hpp"
@@ -14,12 +15,22 @@
 /// shapes in ops*.cpp; add a case against a double reference in test/gpu/.
 namespace troupe::gpu::internal {
 
+/// Keeps calls instead of making them: how the CPU captures work (`context::capture`).
+class call_recorder {
+public:
+  virtual void add(std::function<void()> call) = 0;
+
+protected:
+  ~call_recorder() = default;
+};
+
 /// Where a kernel is enqueued.
 struct launch_target {
   void* stream = nullptr;   ///< cudaStream_t; ignored by the CPU
   float* scratch = nullptr; ///< device memory that a kernel may use until it ends, or null
   std::int64_t scratch_floats = 0;
   const char* who = ""; ///< names slot and device in error texts
+  call_recorder* record = nullptr; ///< where given, calls go there instead
 };
 
 template <class Out>
@@ -248,8 +259,26 @@ struct convert_args {
   vec<Out> y;
 };
 
+/// A launch wrapper; its arguments are copied where the call is recorded.
 template <class Args>
-using kernel = void (*)(const launch_target&, const Args&);
+class kernel {
+public:
+  using function = void (*)(const launch_target&, const Args&);
+
+  constexpr kernel() noexcept = default;
+  constexpr kernel(function f) noexcept : f_(f) {}
+
+  void operator()(const launch_target& on, const Args& args) const {
+    if (on.record == nullptr)
+      return f_(on, args);
+    auto later = on;
+    later.record = nullptr;
+    on.record->add([f = f_, later, args] { f(later, args); });
+  }
+
+private:
+  function f_ = nullptr;
+};
 
 struct kernel_table {
   const char* name;    ///< "cpu_baseline", "cpu_v3", "cpu_v4" or "cuda"

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -43,13 +45,22 @@ enum class math_mode : std::uint8_t {
   tf32 /**< GPU tensor cores, 10-bit mantissa; the CPU ignores it */
 };
 
+/// Whether steps are captured once and then launched whole (`context::capture`).
+enum class capture_mode : std::uint8_t {
+  automatic, ///< on a GPU, where a launch of its own for every kernel costs more than the kernels
+  never,
+  always ///< on the CPU too, where it gains nothing: for tests
+};
+
 /// What a slot gets of its device.
 struct slot_options {
   device_info device;
   unsigned index = 0;              ///< the slot's number in this process
   std::vector<int> cores;          ///< CPU: pin the worker thread to these; empty: not pinned
   std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
+  std::uint64_t pinned_budget = 0; ///< bytes of host memory that the device copies from; 0: no limit
   math_mode math = math_mode::fp32;
+  capture_mode capture = capture_mode::automatic;
   /// CPU: which matrix library computes which product. Null: the same default everywhere. Slots and processes
   /// whose results must agree bit for bit share one plan.
   std::shared_ptr<gemm_plan> plan;
@@ -57,6 +68,8 @@ struct slot_options {
 
 namespace internal {
 class backend;          // what differs between CPU and CUDA; private to gpu
+class captured_work;
+class point;
 struct kernel_table;    // one function per elementwise operation
 struct kernel_override; // lets tests run another table
 } // namespace internal
@@ -116,6 +129,42 @@ private:
   std::shared_ptr<const owner> owner_;
 };
 
+/// A context has two queues. Operations and ordinary copies are done in order on the first; asynchronous copies in order on
+/// the second, beside them. Markers order one to the other.
+enum class work_queue : std::uint8_t { compute, copies };
+
+/// A point in the order of one of a context's queues. Marked again as often as wanted: it then stands for the newest point.
+/// May be destroyed on any thread, even after its context.
+class marker {
+public:
+  marker() noexcept;
+  ~marker();
+  marker(marker&&) noexcept;
+  marker& operator=(marker&&) noexcept;
+  bool marked() const noexcept { return point_ != nullptr; }
+
+private:
+  friend class context;
+  std::shared_ptr<internal::backend> owner_;
+  std::unique_ptr<internal::point> point_;
+};
+
+/// Work recorded by `context::capture`. Move-only; belongs to its context's thread, but may be destroyed on any and after
+/// its context. Whoever owns it keeps the memory alive that the work uses.
+class captured {
+public:
+  captured() noexcept;
+  ~captured();
+  captured(captured&&) noexcept;
+  captured& operator=(captured&&) noexcept;
+  explicit operator bool() const noexcept { return work_ != nullptr; }
+
+private:
+  friend class context;
+  std::shared_ptr<internal::backend> owner_;
+  std::unique_ptr<internal::captured_work> work_;
+};
+
 /// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread
 /// that made it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every
 /// operation is enqueued on the context's one stream (on the CPU: done at once).
@@ -141,8 +190,8 @@ public:
   buffer allocate_of(std::size_t count) {
     return allocate(count * sizeof(T));
   }
-  /// Host memory that the device copies from and to at full speed (pinned under CUDA), not counted in the
-  /// budget.
+  /// Host memory that the device copies from and to at full speed (pinned under CUDA), not counted in the budget but under
+  /// a cap of its own. Freed blocks are kept for reuse until the last buffer of this kind has gone. Throws `out_of_memory`.
   buffer allocate_host(std::size_t bytes);
 
   void zero(void* dst, std::size_t bytes);
@@ -153,11 +202,57 @@ public:
   void upload(void* dst, std::span<const T> src) {
     upload(dst, src.data(), src.size_bytes());
   }
-  /// Waits for everything enqueued. Throws `device_error` if any of it failed.
+  /// Waits for everything enqueued on both queues. Throws `device_error` if any of it failed.
   void synchronize();
+
+  // -- copies beside the computation -----------------------------------------------------------------------------------
+
+  /// Enqueued on the second queue. `pinned` lies in an `allocate_host` buffer and stays untouched until a marker set
+  /// afterwards has passed. Neither waits for operations: mark them and let the copies wait.
+  void upload_async(void* dst, const void* pinned, std::size_t bytes);
+  void download_async(void* pinned, const void* src, std::size_t bytes);
+  /// `at` now stands for the end of what is enqueued on `q`.
+  void mark(marker& at, work_queue q);
+  /// What is enqueued on `who` from now on begins after `at`; the host does not wait. Nothing where `at` was never marked.
+  void wait(const marker& at, work_queue who);
+  void wait_on_host(const marker& at); ///< until `at` has passed; at once where it was never marked
+  bool passed(const marker& at);       ///< does not wait; true where it was never marked
+
+  // -- capture ---------------------------------------------------------------------------------------------------------
+
+  /// Records the operations and copies on the device that `work` enqueues, with their arguments as they are now, instead of
+  /// doing them; a GPU then launches all of them at the price of one. `work` may not allocate, wait, or copy from or to the
+  /// host: that throws. An empty result where the device cannot capture it; `why` then has the reason, and direct calls do.
+  captured capture(const std::function<void()>& work, std::string& why);
+  /// Enqueues it once more.
+  void launch(captured& work);
+  bool capturing() const noexcept;
+  /// Whether whoever repeats a sequence of operations should capture it here.
+  bool wants_capture() const noexcept {
+    return options_.capture == capture_mode::always ||
+           (options_.capture == capture_mode::automatic && kind() == device_kind::cuda);
+  }
+
+  /// What the context did and holds. Any thread.
+  struct usage {
+    std::uint64_t memory_reserved = 0; ///< of the device: in living buffers and kept for reuse
+    std::uint64_t pinned_used = 0;     ///< pinned host memory in living buffers
+    std::uint64_t pinned_held = 0;     ///< … and kept for reuse
+    std::uint64_t captures = 0;        ///< sequences recorded
+    std::uint64_t launches = 0;        ///< of recorded sequences
+    std::string capture_fault;         ///< why a sequence could not be recorded, of the first that could not
+    std::uint64_t swaps_out = 0, swaps_in = 0; ///< of trainers' states to pinned memory and back
+    std::uint64_t swapped_bytes = 0;   ///< by them, both ways
+    std::uint64_t staged_bytes = 0;    ///< of examples sent to the device batch by batch
+    std::uint64_t calls = 0;           ///< operations, copies and launches of recorded sequences
+    std::uint64_t strays = 0;          ///< calls made while another device was current; put right before they went out
+  };
+  usage snapshot() const;
 
   std::uint64_t memory_used() const noexcept; ///< bytes in living buffers, host memory apart; any thread
   std::uint64_t memory_peak() const noexcept; ///< the most that `memory_used` was; any thread
+  /// What may still be allocated: of the budget, or of the device's memory where there is no budget. Any thread.
+  std::uint64_t memory_free() const noexcept;
   std::uint64_t memory_budget() const noexcept { return options_.memory_budget; }
 
   /// What users of this context share by type and key, made by the first of them and kept as long as someone holds it.
@@ -190,6 +285,7 @@ public:
 
 private:
   friend struct internal::kernel_override;
+  void check_direct(const char* what) const;
 
   slot_options options_;
   std::shared_ptr<internal::backend> impl_; // shared with living buffers
@@ -197,6 +293,9 @@ private:
   void* stream_ = nullptr;
   std::shared_ptr<context_watch::owner> owner_;
   std::map<std::pair<std::type_index, std::string>, std::weak_ptr<void>> shared_;
+  std::atomic<std::uint64_t> captures_{0}, launches_{0};
+  mutable std::mutex mutex_; // guards the next one
+  std::string capture_fault_;
   const std::atomic<bool>* yield_flag_ = nullptr;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
 };
