@@ -66,6 +66,8 @@ json slot(const slot_request& r) {
     out["milli_share"] = r.milli_share;
   if (r.memory_bytes > 0)
     out["memory_bytes"] = r.memory_bytes;
+  if (r.pinned_bytes > 0)
+    out["pinned_bytes"] = r.pinned_bytes;
   return out;
 }
 

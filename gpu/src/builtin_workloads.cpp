@@ -16,7 +16,7 @@ std::shared_ptr<const resident_data> internal::resident(context& ctx, const data
   auto data = cache.get(spec);
   if (!data)
     throw std::runtime_error(data.error().text);
-  return cache.resident(ctx, *data);
+  return cache.resident(ctx, *data, data_place::where_it_fits);
 }
 
 workload_registry builtin_workloads() {

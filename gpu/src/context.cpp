@@ -151,13 +151,16 @@ captured context::capture(const std::function<void()>& work, std::string& why) {
   check_direct("a capture inside another");
   captured out;
   impl_->begin_capture();
+  std::string fault;
   try {
     work();
-  } catch (...) {
-    impl_->end_capture(why);
-    throw;
+    out.work_ = impl_->end_capture(fault);
+  } catch (const std::exception& e) {
+    fault = e.what();
+    std::string of_the_capture;
+    impl_->end_capture(of_the_capture); // throws if the device is lost
   }
-  out.work_ = impl_->end_capture(why);
+  why = fault;
   if (out.work_ != nullptr) {
     out.owner_ = impl_;
     captures_.fetch_add(1, std::memory_order_relaxed);

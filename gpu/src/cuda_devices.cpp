@@ -32,6 +32,18 @@ std::vector<std::string> cuda_library_names(const std::string& stem) {
   return {stem + ".so." + std::to_string(CUDART_VERSION / 1000), stem + ".so"};
 }
 
+std::uint64_t free_cuda_memory(const device_info& device) {
+  int before = 0;
+  const bool restore = cudaGetDevice(&before) == cudaSuccess;
+  check_cuda(cudaSetDevice(device.ordinal), device.id, "cudaSetDevice");
+  std::size_t free = 0, total = 0;
+  const auto rc = cudaMemGetInfo(&free, &total);
+  if (restore)
+    (void)cudaSetDevice(before);
+  check_cuda(rc, device.id, "cudaMemGetInfo");
+  return free;
+}
+
 void find_cuda_devices(device_report& report) {
   int count = 0;
   if (const auto rc = cudaGetDeviceCount(&count); rc != cudaSuccess) {

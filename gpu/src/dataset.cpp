@@ -279,7 +279,23 @@ core::result<dataset> load_dataset(const data_spec& spec) {
   return load_fashion_mnist(spec.path.empty() ? fashion_mnist_folder() : spec.path);
 }
 
-resident_data::resident_data(context& ctx, dataset_ptr host) : host_(std::move(host)) {
+namespace {
+
+std::uint64_t bytes_of(const labelled_examples& x) {
+  return x.images.size() + x.floats.size() * sizeof(float) + x.tokens.size() * sizeof(std::uint16_t)
+         + x.labels.size() * sizeof(std::int32_t);
+}
+
+/// On the CPU a budget stands for a GPU's memory.
+bool reads_host(const context& ctx) {
+  return ctx.kind() == device_kind::cpu && ctx.memory_budget() == 0;
+}
+
+} // namespace
+
+resident_data::resident_data(context& ctx, dataset_ptr host, data_place where) : host_(std::move(host)) {
+  staged_ = where == data_place::where_it_fits && !reads_host(ctx)
+            && bytes_of(host_->train) + bytes_of(host_->test) > ctx.memory_free() / 2;
   train_ = place(ctx, host_->train);
   test_ = place(ctx, host_->test);
 }
@@ -292,9 +308,9 @@ data_source resident_data::place(context& ctx, const labelled_examples& x) {
   out.shift = host_->shift;
   auto on_device = [&](const auto& v) {
     using element = typename std::decay_t<decltype(v)>::value_type;
-    if (v.empty())
+    if (v.empty() || staged_)
       return static_cast<const element*>(nullptr);
-    if (ctx.kind() == device_kind::cpu)
+    if (reads_host(ctx))
       return v.data();
     buffers_.push_back(ctx.allocate_of<element>(v.size()));
     ctx.upload(buffers_.back().data(), v.data(), v.size() * sizeof(element));
@@ -326,14 +342,13 @@ core::result<dataset_ptr> data_cache::get(const data_spec& spec) {
   return entry;
 }
 
-std::shared_ptr<const resident_data> data_cache::resident(context& ctx, const dataset_ptr& data) {
+std::shared_ptr<const resident_data> data_cache::resident(context& ctx, const dataset_ptr& data, data_place where) {
   const std::lock_guard lock(mutex_);
-  auto& entry = resident_[{&ctx, data.get()}];
-  auto copy = entry.lock();
-  if (!copy) {
-    copy = std::make_shared<const resident_data>(ctx, data);
-    entry = copy;
-  }
+  for (const auto place : {data_place::device, where}) // what lies on the device does for both
+    if (auto copy = resident_[{&ctx, data.get(), place}].lock())
+      return copy;
+  auto copy = std::make_shared<const resident_data>(ctx, data, where);
+  resident_[{&ctx, data.get(), copy->staged() ? data_place::where_it_fits : data_place::device}] = copy;
   return copy;
 }
 

@@ -12,6 +12,9 @@ namespace troupe::gpu::internal {
 /// Appends the GPUs and says in `cuda_status` how it went.
 void find_cuda_devices(device_report& report);
 
+/// Throws `device_error`.
+std::uint64_t free_cuda_memory(const device_info& device);
+
 /// What the cgroups of this process allow. `root` is the file system's root; a test gives another.
 struct cgroup_limits {
   double cpus = 0;                ///< cores' worth of time; 0: no limit

@@ -42,11 +42,14 @@ public:
 
 private:
   static constexpr std::chrono::milliseconds turn_time{2};
+  static constexpr int swaps_a_turn = 50; ///< a turn is worth so many swaps of its states
 
   void take(std::span<const std::int64_t> members, std::span<fused_run> runs, std::uint64_t steps);
   void run_turns(context& ctx, std::span<fused_run> runs);
   void run_at_once(context& ctx, std::span<fused_run> runs);
   bool one_is_done(std::span<const std::int64_t> members, std::span<const fused_run> runs) const;
+  std::uint64_t chunk(std::span<const std::int64_t> members, std::span<const fused_run> runs) const;
+  void adapt_chunk(std::uint64_t done, clock::duration took);
 
   const bool waits_; ///< a step is done when it returns, as on the CPU
   std::vector<std::int64_t> members_;
@@ -99,6 +102,10 @@ public:
     out.accuracy = measured.quality.accuracy;
     out.numbers["eval_loss"] = measured.quality.loss;
     out.grad_norm = measured.grad_norm;
+    if (const auto moved = group().swapped(member); moved.times > 0) {
+      out.numbers["swaps"] = static_cast<double>(moved.times);
+      out.numbers["swapped_bytes"] = static_cast<double>(moved.bytes);
+    }
     const auto drawn = group().counters(member).batch;
     out.epoch = static_cast<double>(drawn) / static_cast<double>(group().batches_per_epoch());
     out.samples = drawn * static_cast<std::uint64_t>(group().batch());
@@ -167,7 +174,10 @@ void model_group::run(context& ctx, std::span<fused_run> runs) {
     return run_turns(ctx, runs);
   for (const auto member : members_)
     changed(member);
-  run_at_once(ctx, runs);
+  if (group.turns() > 1)
+    run_turns(ctx, runs);
+  else
+    run_at_once(ctx, runs);
   for (const auto& r : runs)
     if (r.report.steps >= r.max_steps)
       standing_[static_cast<model_workload*>(r.work)->member] = std::nullopt;
@@ -216,7 +226,8 @@ bool model_group::one_is_done(std::span<const std::int64_t> members, std::span<c
   });
 }
 
-/// Each turn's members have the caches to themselves for a while, as they would have alone.
+/// Each turn's members have the caches to themselves for a while, as they would have alone, and their states the device's memory
+/// where there is not enough for all.
 void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
   const auto n = group.turns();
   std::size_t at = 0;
@@ -228,11 +239,15 @@ void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
   for (;; at = (at + 1) % n, had_ = {}) {
     const auto who = group.turn(at);
     next_ = who.front();
-    const auto whole = turn_time * static_cast<int>(who.size());
+    const auto whole = std::max<clock::duration>(turn_time * static_cast<int>(who.size()), swaps_a_turn * group.swap_time());
     for (auto now = clock::now(), end = now + whole - had_; n == 1 || now < end; now = clock::now()) {
       try {
-        group.step(at);
-        take(who, runs, 1);
+        const auto steps = waits_ ? 1 : chunk(who, runs);
+        for (std::uint64_t i = 0; i < steps; ++i)
+          group.step(at);
+        take(who, runs, steps);
+        if (!waits_)
+          adapt_chunk(steps, clock::now() - now);
       } catch (...) { // not the others' affair
         for (const auto member : who)
           runs[run_of_[static_cast<std::size_t>(member)]].failure = std::current_exception();
@@ -247,21 +262,31 @@ void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
 }
 
 /// A GPU is given as many steps as keep it busy for a while; that number depends on the clock, results do not.
-void model_group::run_at_once(context& ctx, std::span<fused_run> runs) {
+std::uint64_t model_group::chunk(std::span<const std::int64_t> members, std::span<const fused_run> runs) const {
+  auto n = chunk_;
+  for (const auto member : members) {
+    const auto& r = runs[run_of_[static_cast<std::size_t>(member)]];
+    n = std::min(n, r.max_steps - r.report.steps);
+  }
+  return n;
+}
+
+void model_group::adapt_chunk(std::uint64_t done, clock::duration took) {
   using namespace std::chrono_literals;
+  if (done == chunk_ && took < 500us && chunk_ < 256)
+    chunk_ *= 2;
+  else if (took > 2ms && chunk_ > 1)
+    chunk_ /= 2;
+}
+
+void model_group::run_at_once(context& ctx, std::span<fused_run> runs) {
   do {
-    auto n = chunk_;
-    for (const auto& r : runs)
-      n = std::min(n, r.max_steps - r.report.steps);
+    const auto n = chunk(members_, runs);
     const auto start = clock::now();
     for (std::uint64_t i = 0; i < n; ++i)
       group.step();
     take(members_, runs, n);
-    const auto took = clock::now() - start;
-    if (n == chunk_ && took < 500us && chunk_ < 256)
-      chunk_ *= 2;
-    else if (took > 2ms && chunk_ > 1)
-      chunk_ /= 2;
+    adapt_chunk(n, clock::now() - start);
   } while (!one_is_done(members_, runs) && !ctx.should_yield());
 }
 

@@ -456,6 +456,8 @@ slot_worker::counters slot_worker::snapshot() const {
     out.memory_used = impl_->ctx->memory_used();
     out.memory_peak = impl_->ctx->memory_peak();
     out.memory_budget = impl_->ctx->memory_budget();
+    out.pinned_budget = impl_->options.pinned_budget;
+    out.device = impl_->ctx->snapshot();
   }
   return out;
 }

@@ -57,6 +57,11 @@ std::vector<slot_options> make_slots(const device_report& found, std::span<const
   if (faults.size() > before)
     return {};
 
+  std::uint64_t slots = 0;
+  for (const auto& w : wanted)
+    slots += w.count;
+  const auto host = std::find_if(found.devices.begin(), found.devices.end(), [](const auto& d) { return d.kind == device_kind::cpu; });
+  const auto pinned = host != found.devices.end() && slots > 0 ? host->memory_bytes / 4 / slots : 0;
   std::vector<slot_options> out;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     auto& c = *of[i];
@@ -67,6 +72,7 @@ std::vector<slot_options> make_slots(const device_report& found, std::span<const
       s.index = static_cast<unsigned>(out.size() - 1);
       s.math = math;
       s.memory_budget = wanted[i].memory_bytes != 0 ? wanted[i].memory_bytes : budget_of(c.device, milli);
+      s.pinned_budget = wanted[i].pinned_bytes != 0 ? wanted[i].pinned_bytes : pinned;
       const auto& cores = c.device.cores;
       if (c.device.kind == device_kind::cpu && wanted[i].milli_share != 0 && !cores.empty()) {
         const auto n = std::max<std::size_t>(1, cores.size() * milli / whole);

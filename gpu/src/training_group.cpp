@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <map>
 #include <stdexcept>
+#include <tuple>
 
+#include "batch_feed.hpp"
 #include "kernel_table.hpp"
+#include "record_pages.hpp"
 
 namespace troupe::gpu {
 
@@ -72,10 +77,12 @@ struct training_group::impl {
     buffer gradient, scratch;
     buffer plain_params, probe; ///< for passes that are not training
   };
-  /// Active members that step at once: rows first … first + count - 1, of one block.
+  using place = internal::batch_feed::place;
+  /// Active members that step at once: rows first … first + count - 1, of one page.
   struct part {
     std::int64_t first = 0, count = 0;
     bool all = true;                 ///< none of them rests
+    bool clips = false;
     bool into_momentum = false;
     float momentum = 0;
     model::pass pass;
@@ -85,27 +92,35 @@ struct training_group::impl {
 
   context& ctx;
   group_options options;
-  bool at_once;                      ///< all members in one pass
+  bool at_once;                      ///< all members of a page in one pass
   std::unique_ptr<model> net;
   record at;
-  std::int64_t block_rows;           ///< records of a block
-  std::vector<buffer> blocks;
+  internal::batch_feed feed;
+  std::unique_ptr<internal::record_pages> records;
   lane_buffers lane;
   table rows;
 
   std::vector<std::int64_t> member_of;  ///< by row
   std::vector<std::int64_t> row_of;     ///< by member; -1: nobody has this number
   std::vector<member_params> host_params; ///< by row, as all that follow
+  std::vector<place> places;            ///< in the data, as the counters have it
   std::vector<std::uint8_t> host_active, wanted_active;
   std::vector<std::uint8_t> sent_active; ///< what the device has
   std::vector<part> turns;
   std::vector<std::int64_t> turn_members;
   bool planned = false;
   std::vector<member_counters> exchange;
+  std::vector<place> wanted;            ///< of the feed, for a moment
+
+  /// What a captured step depends on beside device memory's contents.
+  using step_key = std::tuple<const float*, std::int64_t, std::int64_t, bool, bool, bool, bool, float>;
+  static constexpr std::size_t most_captures = 64;
+  bool captures;                        ///< steps are captured
+  std::map<step_key, captured> captured_steps; ///< empty ones were met once
 
   impl(context& c, group_options o)
     : ctx(c), options(std::move(o)), at_once(ctx.kernels().wants_many), net(make_net(1)),
-      at(net->layout(), options.optimizer), block_rows(1) {
+      at(net->layout(), options.optimizer), feed(c, options.data, options.batch, evaluation_rows), captures(c.wants_capture()) {
     const auto batch = options.batch;
     if (batch < 1 || batch > options.data->train().examples)
       throw std::invalid_argument("batch: " + std::to_string(batch) + " is not between 1 and the number of training examples, "
@@ -113,9 +128,10 @@ struct training_group::impl {
     if (batch < net->least_batch())
       throw std::invalid_argument("batch: batch normalisation needs at least " + std::to_string(net->least_batch())
                                   + " examples in a batch");
-    if (!at_once)
-      block_rows = options.block > 0 ? options.block : chosen_block();
+    const auto block = at_once ? 1 : options.block > 0 ? options.block : chosen_block();
+    records = std::make_unique<internal::record_pages>(ctx, at.stride, block);
     lane = take_lanes(net->lanes());
+    feed.make_room(1);
   }
 
   std::unique_ptr<model> make_net(std::int64_t lanes) const {
@@ -136,9 +152,8 @@ struct training_group::impl {
   std::int64_t matrices() const { return net->layout().matrix_size; }
   bool low() const { return net->layout().precision == precision_kind::bf16; }
 
-  float* record_of(std::int64_t row) const {
-    return blocks[static_cast<std::size_t>(row / block_rows)].as<float>() + row % block_rows * at.stride;
-  }
+  /// In device memory, for what is enqueued next.
+  float* record_of(std::int64_t row, bool change = true) const { return records->row(row, change); }
   std::int64_t row(std::int64_t member) const {
     const auto i = static_cast<std::size_t>(member);
     if (member < 0 || i >= row_of.size() || row_of[i] < 0)
@@ -149,8 +164,8 @@ struct training_group::impl {
   member_params* params_at(std::int64_t r) const { return rows.params.as<member_params>() + r; }
   member_counters* counters_at(std::int64_t r) const { return rows.counters.as<member_counters>() + r; }
 
-  member_state state_of(std::int64_t r) const {
-    auto* base = record_of(r);
+  member_state state_of(std::int64_t r, bool change = true) const {
+    auto* base = record_of(r, change);
     member_state s;
     s.weights = base;
     s.stride = at.stride;
@@ -211,56 +226,83 @@ struct training_group::impl {
     auto new_net = make_net(n);
     auto new_table = take_table(n);
     auto new_lanes = take_lanes(n);
-    auto block = ctx.allocate_of<float>(static_cast<std::size_t>(n * at.stride));
-    if (count() > 0)
-      ctx.copy(block.data(), blocks.front().data(), static_cast<std::size_t>(count() * at.stride) * sizeof(float));
+    feed.make_room(n);
+    records->resize(n, count());
     net = std::move(new_net);
     lane = std::move(new_lanes);
     rows = std::move(new_table);
-    blocks.clear();
-    blocks.push_back(std::move(block));
-    block_rows = n;
+    moved();
+  }
+
+  /// Memory that steps use lies elsewhere now.
+  void moved() {
+    captured_steps.clear();
     sent_active.clear();
     planned = false;
   }
 
+  /// Room for `n` rows' small things.
+  void make_table_room(std::int64_t n, std::int64_t want) {
+    while (rows.rows < n)
+      try {
+        rows = take_table(std::max(n, want));
+        moved();
+      } catch (const out_of_memory&) {
+        if (std::exchange(want, n) <= n && !records->give_up_frame())
+          throw;
+        moved();
+      }
+  }
+
   /// Room for one more.
   void make_room() {
-    if (at_once) {
-      if (!blocks.empty() && count() < block_rows)
-        return;
-      if (blocks.empty()) {
-        rows = take_table(1);
-        blocks.push_back(ctx.allocate_of<float>(static_cast<std::size_t>(at.stride)));
+    const auto n = count();
+    if (at_once && !records->divided()) {
+      if (records->pages() == 0) {
+        make_table_room(1, 1);
+        records->resize(1, 0);
         return;
       }
+      if (n < records->rows())
+        return;
       try {
-        resize(2 * block_rows);
+        resize(2 * records->rows());
+        return;
       } catch (const out_of_memory&) {
-        resize(block_rows + 1); // old and new stand side by side for a moment: less may fit where twice as much does not
+        // Two halves, so that one can come and go while the other computes.
+        make_table_room(n + 1, std::max<std::int64_t>(2 * n, 256));
+        records->divide(std::max<std::int64_t>(records->rows() / 2, 1));
+        moved();
       }
-      return;
     }
-    if (count() > 0 && net->lanes() < block_rows) { // a lone member needs one
-      auto new_net = make_net(block_rows);
-      lane = take_lanes(block_rows);
-      net = std::move(new_net);
-    }
-    if (count() >= rows.rows) {
-      rows = take_table(std::max<std::int64_t>(2 * rows.rows, block_rows));
-      sent_active.clear();
-    }
-    if (count() >= static_cast<std::int64_t>(blocks.size()) * block_rows)
-      blocks.push_back(ctx.allocate_of<float>(static_cast<std::size_t>(block_rows * at.stride)));
+    if (const auto block = records->rows_per_page(); n > 0 && net->lanes() < block) // a lone member needs one
+      try {
+        auto new_net = make_net(block);
+        auto new_lanes = take_lanes(block);
+        feed.make_room(block);
+        net = std::move(new_net);
+        lane = std::move(new_lanes);
+        moved();
+      } catch (const out_of_memory&) { // then turns are as short as the lanes there are
+      }
+    make_table_room(n + 1, std::max(2 * rows.rows, records->rows_per_page()));
+    if (n >= records->rows())
+      records->add_page();
   }
 
   void give_up_room() {
-    if (!at_once) {
-      blocks.resize(static_cast<std::size_t>((count() + block_rows - 1) / block_rows));
-    } else if (count() > 0 && count() <= block_rows / 4) {
-      try {
-        resize(block_rows / 2);
-      } catch (const std::exception&) { // no room for both at once; there will be another chance
+    const auto n = count();
+    if (at_once && !records->divided()) {
+      if (n > 0 && n <= records->rows() / 4) {
+        try {
+          resize(records->rows() / 2);
+        } catch (const std::exception&) { // no room for both at once; there will be another chance
+        }
+      }
+    } else {
+      while (records->rows() - n >= records->rows_per_page()) {
+        records->drop_last_page();
+        captured_steps.clear();
       }
     }
     planned = false;
@@ -277,6 +319,7 @@ struct training_group::impl {
     member_counters c;
     c.seed = seed;
     ctx.upload(counters_at(r), &c, sizeof c);
+    places[static_cast<std::size_t>(r)] = {seed, 0, false};
   }
 
   /// Brings the bf16 copy up to date.
@@ -295,12 +338,13 @@ struct training_group::impl {
   void move_row(std::int64_t from, std::int64_t to) noexcept {
     const auto f = static_cast<std::size_t>(from), t = static_cast<std::size_t>(to);
     try {
-      ctx.copy(record_of(to), record_of(from), static_cast<std::size_t>(at.stride) * sizeof(float));
+      records->copy_row(from, to);
       ctx.copy(params_at(to), params_at(from), sizeof(member_params));
       ctx.copy(counters_at(to), counters_at(from), sizeof(member_counters));
     } catch (const device_error&) { // the device is lost, as the next step will tell
     }
     host_params[t] = host_params[f];
+    places[t] = places[f];
     host_active[t] = host_active[f];
     member_of[t] = member_of[f];
     row_of[static_cast<std::size_t>(member_of[t])] = to;
@@ -324,32 +368,41 @@ struct training_group::impl {
     turns.clear();
     turn_members.clear();
     const auto n = count();
-    const auto is_active = [&](std::int64_t r) { return host_active[static_cast<std::size_t>(r)] != 0; };
+    const auto page = records->rows_per_page();
     for (std::int64_t r = 0; r < n;) {
       if (!is_active(r)) {
         ++r;
         continue;
       }
+      const auto page_end = (r / page + 1) * page;
       auto end = r + 1;
       if (at_once) {
-        for (auto i = end; i < n; ++i)
+        for (auto i = end; i < std::min(n, page_end); ++i)
           if (is_active(i))
             end = i + 1;
+        if (captures) { // from the page's beginning, rounded up: the same launches whoever of them takes part
+          r = page_end - page;
+          end = r + std::min(page, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(end - r))));
+        }
       } else {
         // What a member computes must not depend on its neighbours, so only those go together that would go the same way alone.
-        while (end < n && end % block_rows != 0 && is_active(end) && alike(r, end))
+        while (end < std::min({n, page_end, r + net->lanes()}) && is_active(end) && alike(r, end))
           ++end;
       }
       add_turn(r, end);
-      r = end;
+      r = at_once ? page_end : end;
     }
     const bool masked = std::any_of(turns.begin(), turns.end(), [](const part& p) { return !p.all; });
     if (masked && sent_active != host_active) {
-      ctx.upload(rows.active.data(), std::span<const std::uint8_t>(host_active));
+      auto mask = host_active;
+      mask.resize(rows.active.size(), 0);
+      ctx.upload(rows.active.data(), std::span<const std::uint8_t>(mask));
       sent_active = host_active;
     }
     planned = true;
   }
+
+  bool is_active(std::int64_t r) const { return r < count() && host_active[static_cast<std::size_t>(r)] != 0; }
 
   void add_turn(std::int64_t first, std::int64_t end) {
     part t;
@@ -360,13 +413,15 @@ struct training_group::impl {
     t.momentum = host_params[static_cast<std::size_t>(first)].momentum;
     auto& p = t.pass;
     for (auto r = first; r < end; ++r) {
-      if (host_active[static_cast<std::size_t>(r)] == 0) {
+      if (!is_active(r)) {
         t.all = false;
         continue;
       }
       turn_members.push_back(member_of[static_cast<std::size_t>(r)]);
       t.into_momentum = t.into_momentum && alike(first, r);
-      p.dropout = p.dropout || host_params[static_cast<std::size_t>(r)].dropout > 0;
+      const auto& hp = host_params[static_cast<std::size_t>(r)];
+      p.dropout = p.dropout || hp.dropout > 0;
+      t.clips = t.clips || hp.clip_norm > 0;
     }
     t.into_momentum = t.into_momentum && t.all; // a product has no mask
     t.active = turn_members.size() - t.names;
@@ -377,12 +432,79 @@ struct training_group::impl {
     turns.push_back(t);
   }
 
-  void step(const part& t) {
+  // -- a step --------------------------------------------------------------------------------------------------------
+
+  void step(std::size_t turn) {
+    const auto& t = turns[turn];
+    const auto* base = record_of(t.first);
+    if (records->paged()) // before this turn's work is enqueued, so that it does not wait for it
+      records->fetch_ahead(records->page_of(turns[(turn + 1) % turns.size()].first));
+    load(t);
+    if (!captures || !launch_captured(t, base))
+      compute(t, !feed.staged());
+    advance(t);
+  }
+
+  /// The batches of a step, where they come from the host.
+  void load(const part& t) {
+    if (!feed.staged())
+      return;
+    note_places(t);
+    const auto from = feed.next(wanted);
+    net->select(state_of(t.first), t.count);
+    net->load_input(from.data, t.pass.counters, from.offset, t.pass.rows);
+    feed.taken();
+  }
+
+  void note_places(const part& t) {
+    wanted.assign(static_cast<std::size_t>(t.count), {});
+    for (std::int64_t i = 0; i < t.count; ++i)
+      if (is_active(t.first + i)) {
+        wanted[static_cast<std::size_t>(i)] = places[static_cast<std::size_t>(t.first + i)];
+        wanted[static_cast<std::size_t>(i)].active = true;
+      }
+  }
+
+  void advance(const part& t) {
+    for (auto r = t.first; r < t.first + t.count; ++r)
+      if (is_active(r))
+        ++places[static_cast<std::size_t>(r)].batch;
+    if (feed.staged()) { // while the device computes
+      note_places(t);
+      feed.ahead(wanted);
+    }
+  }
+
+  /// False where this step is to be enqueued call by call: a sequence met for the first time is not captured, so that libraries load
+  /// what they need and what happens once costs nothing more; and after a capture failed none is tried again.
+  bool launch_captured(const part& t, const float* base) {
+    const step_key key{base, t.first, t.count, t.all, t.clips, t.into_momentum, t.pass.dropout, t.into_momentum ? t.momentum : 0};
+    const auto [known, fresh] = captured_steps.try_emplace(key);
+    if (fresh) {
+      if (captured_steps.size() > most_captures)
+        captured_steps.erase(known);
+      return false;
+    }
+    if (!known->second) {
+      std::string why; // the context keeps it for the slot's status
+      known->second = ctx.capture([&] { compute(t, !feed.staged()); }, why);
+      if (!known->second) {
+        captures = false;
+        captured_steps.clear();
+        return false;
+      }
+    }
+    ctx.launch(known->second);
+    return true;
+  }
+
+  void compute(const part& t, bool with_input) {
     const auto& p = t.pass;
     const auto r = t.first;
     net->select(state_of(r), t.count);
     begin_step(ctx, t.count, p.params, p.counters, p.active);
-    net->load_input(options.data->train(), p.counters, -1, p.rows);
+    if (with_input)
+      net->load_input(feed.data().train(), p.counters, -1, p.rows);
     net->forward(p);
     auto* g = lane.gradient.as<float>();
     const auto all = size(), split = matrices();
@@ -401,11 +523,8 @@ struct training_group::impl {
   void update(const part& t) {
     const auto& p = t.pass;
     const auto r = t.first, all = size();
-    bool clips = false;
-    for (auto i = r; i < r + t.count; ++i)
-      clips = clips || host_params[static_cast<std::size_t>(i)].clip_norm > 0;
     const auto g = gradient_section(0, all);
-    if (clips)
+    if (t.clips)
       gpu::gradient_norm(ctx, t.count, g, p.params, p.counters, norm_sums(), p.active);
     if (options.optimizer == optimizer_kind::sgd)
       sgd(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), g, p.params, p.counters, low_section(r, 0, all), p.active);
@@ -429,21 +548,25 @@ struct training_group::impl {
   /// of them that the pass computes.
   template <class F>
   void in_passes(std::span<const std::int64_t> members, F&& f) {
-    auto first = count(), end = std::int64_t{0};
-    for (const auto k : members) {
-      first = std::min(first, row(k));
-      end = std::max(end, row(k) + 1);
-    }
-    // At once even if others in between are computed for nothing, as long as they are not most.
-    if (at_once && end - first <= 4 * std::ssize(members)) {
-      f(first, end - first, [&](auto&& g) {
-        for (std::size_t i = 0; i < members.size(); ++i)
-          g(i, row(members[i]) - first);
-      });
-      return;
-    }
+    std::map<std::int64_t, std::vector<std::size_t>> by_page; // what computes together lies in one
     for (std::size_t i = 0; i < members.size(); ++i)
-      f(row(members[i]), 1, [&](auto&& g) { g(i, 0); });
+      by_page[records->page_of(row(members[i]))].push_back(i);
+    for (const auto& [page, who] : by_page) {
+      auto first = count(), end = std::int64_t{0};
+      for (const auto i : who) {
+        first = std::min(first, row(members[i]));
+        end = std::max(end, row(members[i]) + 1);
+      }
+      // At once even if others in between are computed for nothing, as long as they are not most.
+      if (at_once && end - first <= 4 * std::ssize(who))
+        f(first, end - first, [&](auto&& g) {
+          for (const auto i : who)
+            g(i, row(members[i]) - first);
+        });
+      else
+        for (const auto i : who)
+          f(row(members[i]), 1, [&](auto&& g) { g(i, 0); });
+    }
   }
 
   static losses taken(member_counters& c) {
@@ -494,7 +617,19 @@ std::int64_t training_group::members() const noexcept {
   return impl_->count();
 }
 std::int64_t training_group::capacity() const noexcept {
-  return static_cast<std::int64_t>(impl_->blocks.size()) * impl_->block_rows;
+  return impl_->records->rows();
+}
+bool training_group::swaps() const noexcept {
+  return impl_->records->paged();
+}
+training_group::moved_state training_group::swapped(std::int64_t member) const {
+  const auto n = impl_->records->swaps_of(impl_->row(member));
+  return {n, n * impl_->records->page_bytes()};
+}
+std::chrono::nanoseconds training_group::swap_time() const noexcept {
+  constexpr double bytes_a_nanosecond = 10; // PCIe 3.0 x16 or one core's copy; newer ones are faster
+  return std::chrono::nanoseconds(
+    swaps() ? static_cast<std::int64_t>(static_cast<double>(impl_->records->page_bytes()) / bytes_a_nanosecond) : 0);
 }
 
 std::int64_t training_group::join(std::uint64_t seed) {
@@ -507,6 +642,7 @@ std::int64_t training_group::join(std::uint64_t seed) {
   m.host_params.reserve(static_cast<std::size_t>(r + 1));
   m.host_active.reserve(static_cast<std::size_t>(r + 1));
   m.member_of.reserve(static_cast<std::size_t>(r + 1));
+  m.places.resize(static_cast<std::size_t>(r + 1));
   m.fresh(r, seed);
   m.host_params.emplace_back();
   m.host_active.push_back(0);
@@ -524,6 +660,7 @@ void training_group::leave(std::int64_t member) noexcept {
     m.move_row(last, r);
   m.host_params.pop_back();
   m.host_active.pop_back();
+  m.places.pop_back();
   m.member_of.pop_back();
   m.give_up_room();
 }
@@ -545,8 +682,9 @@ void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters
   const auto f = m.row(from), t = m.row(to);
   if (f == t)
     return;
-  m.ctx.copy(m.record_of(t), m.record_of(f), static_cast<std::size_t>(m.at.stride) * sizeof(float));
+  m.records->copy_row(f, t);
   if (with_counters) {
+    m.places[static_cast<std::size_t>(t)] = m.places[static_cast<std::size_t>(f)];
     m.ctx.copy(m.counters_at(t), m.counters_at(f), sizeof(member_counters));
     return;
   }
@@ -578,13 +716,15 @@ std::span<const std::int64_t> training_group::turn(std::size_t i) const {
 
 void training_group::step(std::size_t turn) {
   impl_->need_plan();
-  impl_->step(impl_->turns.at(turn));
+  if (turn >= impl_->turns.size())
+    throw std::out_of_range("training_group: there is no turn " + std::to_string(turn));
+  impl_->step(turn);
 }
 
 void training_group::step() {
   impl_->need_plan();
-  for (const auto& t : impl_->turns)
-    impl_->step(t);
+  for (std::size_t i = 0; i < impl_->turns.size(); ++i)
+    impl_->step(i);
 }
 
 member_counters training_group::counters(std::int64_t member) {
@@ -630,7 +770,7 @@ void training_group::evaluate(std::span<const std::int64_t> members, std::span<q
   p.params = m.lane.plain_params.as<member_params>();
   p.counters = counters;
   m.in_passes(members, [&](std::int64_t first, std::int64_t count, auto&& each) {
-    m.net->select(m.state_of(first), count);
+    m.net->select(m.state_of(first, false), count);
     each([&](std::size_t i, std::int64_t) { out[i] = {}; });
     // Whole batches, then the rest, each with counters of their own: losses are means over a batch's rows.
     const auto whole = test.examples / rows * rows;
@@ -642,7 +782,9 @@ void training_group::evaluate(std::span<const std::int64_t> members, std::span<q
       m.ctx.upload(counters, std::span<const member_counters>(m.exchange));
       p.rows = std::min(rows, to - from);
       for (auto offset = from; offset < to; offset += p.rows) {
-        m.net->load_input(test, counters, offset, p.rows);
+        const auto source = m.feed.test(offset, p.rows);
+        m.net->load_input(source.data, counters, source.offset, p.rows);
+        m.feed.taken();
         m.net->forward(p);
         m.net->loss(p);
       }
@@ -689,8 +831,15 @@ void training_group::gradient_norm(std::span<const std::int64_t> members, std::s
     });
     p.params = m.params_at(first);
     p.counters = counters;
-    m.net->select(m.state_of(first), count);
-    m.net->load_input(m.options.data->train(), counters, -1, p.rows);
+    m.wanted.assign(static_cast<std::size_t>(count), {});
+    each([&](std::size_t, std::int64_t lane) {
+      const auto& c = m.exchange[static_cast<std::size_t>(lane)];
+      m.wanted[static_cast<std::size_t>(lane)] = {c.seed, c.batch, true};
+    });
+    m.net->select(m.state_of(first, false), count);
+    const auto source = m.feed.next(m.wanted);
+    m.net->load_input(source.data, counters, source.offset, p.rows);
+    m.feed.taken();
     m.net->forward(p);
     auto* g = m.lane.gradient.as<float>();
     m.net->backward(p, {g, all, 0, g, all});
@@ -706,7 +855,7 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
   auto& m = *impl_;
   const auto r = m.row(member);
   std::vector<float> host(static_cast<std::size_t>(m.at.stride));
-  m.ctx.download(host.data(), m.record_of(r), host.size() * sizeof(float));
+  m.ctx.download(host.data(), m.record_of(r, false), host.size() * sizeof(float));
   m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at, std::int64_t size) {
     out.add(name, core::dtype::f32, shape, std::span<const float>(host).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(size)));
   });
@@ -748,18 +897,17 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
     c.step = values[1];
     c.batch = values[2];
   }
+  m.places[static_cast<std::size_t>(r)] = {c.seed, c.batch, false};
   impl::taken(c);
   m.ctx.upload(m.counters_at(r), &c, sizeof c);
 }
 
 std::uint64_t training_group::memory_bytes() const noexcept {
   const auto& m = *impl_;
-  std::uint64_t sum = m.net->memory_bytes();
+  std::uint64_t sum = m.net->memory_bytes() + m.feed.memory_bytes() + m.records->device_bytes();
   for (const auto* b : {&m.lane.gradient, &m.lane.scratch, &m.lane.plain_params, &m.lane.probe, &m.rows.params, &m.rows.counters,
                         &m.rows.active})
     sum += b->size();
-  for (const auto& b : m.blocks)
-    sum += b.size();
   return sum;
 }
 

@@ -109,7 +109,7 @@ core::result<void> cluster_head::impl::open() {
     w.terms.plan = options.plan;
     w.terms.slice_us = static_cast<std::uint64_t>(options.slice.count());
     for (const auto& slot : options.slots[i])
-      w.terms.slots.push_back({slot.device.id, {slot.cores.begin(), slot.cores.end()}, slot.memory_budget,
+      w.terms.slots.push_back({slot.device.id, {slot.cores.begin(), slot.cores.end()}, slot.memory_budget, slot.pinned_budget,
                                static_cast<std::uint8_t>(slot.math)});
     expected.push_back(std::move(w));
   }

@@ -54,10 +54,10 @@ TROUPE_INSPECT(answer, session, proof)
 struct slot_order {
   std::string device; ///< id
   std::vector<std::int32_t> cores;
-  std::uint64_t memory_budget = 0;
+  std::uint64_t memory_budget = 0, pinned_budget = 0;
   std::uint8_t math = 0;
 };
-TROUPE_INSPECT(slot_order, device, cores, memory_budget, math)
+TROUPE_INSPECT(slot_order, device, cores, memory_budget, pinned_budget, math)
 
 struct admission {
   std::uint32_t node = 0;

@@ -243,6 +243,7 @@ core::result<std::vector<std::shared_ptr<gpu::slot_worker>>> member::open_slots(
     s.index = static_cast<unsigned>(slots.size());
     s.cores.assign(order.cores.begin(), order.cores.end());
     s.memory_budget = order.memory_budget;
+    s.pinned_budget = order.pinned_budget;
     s.math = static_cast<gpu::math_mode>(order.math);
     s.plan = plan;
     gpu::slot_worker::settings settings;

@@ -93,7 +93,7 @@ TEST_CASE("every key of an experiment is read") {
     "search_space": {"lr": {"type": "log_uniform", "low": 0.001, "high": 1}},
     "checkpoints": {"every_syncs": 0, "keep": 3},
     "failures": {"max_restarts": 0, "fail_fast": true, "refill": true},
-    "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000}, {}],
+    "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000, "pinned_bytes": 7}, {}],
     "quantum_ms": 0.5, "fusion": false, "math": "tf32"})");
   CHECK(x.name == "all");
   CHECK(x.seed == UINT64_MAX);
@@ -118,6 +118,7 @@ TEST_CASE("every key of an experiment is read") {
   CHECK(x.slots[0].device == "cuda");
   CHECK(x.slots[0].milli_share == 500);
   CHECK(x.slots[0].memory_bytes == 1'000'000);
+  CHECK(x.slots[0].pinned_bytes == 7);
   CHECK(x.slots[1].device == "cpu");
   CHECK(x.slots[1].count == 1);
   CHECK(x.quantum_ms == 0.5);

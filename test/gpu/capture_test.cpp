@@ -84,13 +84,19 @@ TEST_CASE("work that allocates or waits or needs the host cannot be captured and
     auto x = ctx.allocate(64);
     std::vector<char> host(64);
     std::string why;
-    auto refused = [&](auto&& work) { return thrown_text([&] { (void)ctx.capture(work, why); }); };
+    auto refused = [&](auto&& work) {
+      CHECK_FALSE(ctx.capture(work, why));
+      return why;
+    };
     CHECK(mentions(refused([&] { (void)ctx.allocate(64); }), "may not allocate"));
     CHECK(mentions(refused([&] { (void)ctx.allocate_host(64); }), "may not allocate"));
     CHECK(mentions(refused([&] { ctx.synchronize(); }), "cannot be captured"));
     CHECK(mentions(refused([&] { ctx.upload(x.data(), host.data(), 64); }), "a copy from the host"));
     CHECK(mentions(refused([&] { ctx.download(host.data(), x.data(), 64); }), "a copy to the host"));
     CHECK(mentions(refused([&] { (void)ctx.capture([] {}, why); }), "inside another"));
+    CHECK(mentions(refused([&] { throw std::runtime_error("changed its mind"); }), "changed its mind"));
+    CHECK(mentions(ctx.snapshot().capture_fault, "may not allocate")); // the first
+    CHECK(ctx.snapshot().captures == 0);
     // A buffer that goes meanwhile is freed afterwards.
     auto late = ctx.allocate(1000);
     (void)ctx.capture([&] { late = {}; }, why);

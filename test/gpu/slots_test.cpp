@@ -15,6 +15,7 @@ gpu::device_report machine() {
   cpu.id = "cpu";
   cpu.cores = {0, 1, 2, 3};
   cpu.usable_cores = 4;
+  cpu.memory_bytes = std::uint64_t{16} << 30;
   for (int i = 0; i < 2; ++i) {
     auto& d = r.devices.emplace_back();
     d.kind = device_kind::cuda;
@@ -59,6 +60,14 @@ TEST_CASE("a memory budget that was given holds as it is") {
   auto a = ask({{.device = "cpu", .memory_bytes = 1000}});
   REQUIRE(a.slots.size() == 1);
   CHECK(a.slots[0].memory_budget == 1000);
+}
+
+TEST_CASE("slots may pin a quarter of the host's memory together or what each was given") {
+  auto a = ask({{.device = "cuda", .count = 2}, {.device = "cpu", .pinned_bytes = 5000}});
+  REQUIRE(a.slots.size() == 3);
+  CHECK(a.slots[0].pinned_budget == (std::uint64_t{16} << 30) / 4 / 3);
+  CHECK(a.slots[1].pinned_budget == a.slots[0].pinned_budget);
+  CHECK(a.slots[2].pinned_budget == 5000);
 }
 
 TEST_CASE("CPU slots are pinned only where they have a share of their own and then to cores apart") {

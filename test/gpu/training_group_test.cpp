@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu/cuda_emulation.hpp"
+#include "backend.hpp"
 #include "gpu/model_support.hpp"
 #include "troupe/core/random.hpp"
 #include "kernel_table.hpp"
@@ -21,13 +22,17 @@ struct group_bench {
   std::unique_ptr<training_group> group;
   network_spec spec;
 
+  /// `budget`: without the data.
   group_bench(network_spec s, optimizer_kind optimizer, const nlohmann::json& from, std::int64_t block = 1, bool emulated = false,
-              std::uint64_t budget = 0)
-    : ctx(slot_of(budget)), spec(std::move(s)) {
+              std::uint64_t budget = 0, std::uint64_t pinned = 0, capture_mode capture = capture_mode::never)
+    : group_bench(std::move(s), optimizer, data_of(from), block, emulated, budget, pinned, capture) {
+  }
+  group_bench(network_spec s, optimizer_kind optimizer, std::shared_ptr<const dataset> host, std::int64_t block, bool emulated,
+              std::uint64_t budget, std::uint64_t pinned, capture_mode capture)
+    : ctx(slot_of(budget == 0 ? 0 : budget + bytes_of(host->train) + bytes_of(host->test), pinned, capture)), spec(std::move(s)) {
     if (emulated)
       internal::kernel_override::use(ctx, cuda_emulation::table());
-    std::vector<core::error> faults;
-    auto host = std::make_shared<const dataset>(make_synthetic(data_spec::from_json(from, "", faults)));
+    ctx.impl().delay_copies(); // asynchronous ones come as late as their marks allow
     data = std::make_shared<const resident_data>(ctx, host);
     spec.features = host->features;
     spec.classes = host->classes;
@@ -38,10 +43,30 @@ struct group_bench {
     group = std::make_unique<training_group>(ctx, options);
   }
 
-  static slot_options slot_of(std::uint64_t budget) {
+  static slot_options slot_of(std::uint64_t budget, std::uint64_t pinned, capture_mode capture) {
     auto o = cpu_slot();
     o.memory_budget = budget;
+    o.pinned_budget = pinned;
+    o.capture = capture;
     return o;
+  }
+  static std::shared_ptr<const dataset> data_of(const nlohmann::json& from) {
+    std::vector<core::error> faults;
+    return std::make_shared<const dataset>(make_synthetic(data_spec::from_json(from, "", faults)));
+  }
+  static std::uint64_t bytes_of(const labelled_examples& x) {
+    return x.images.size() + x.floats.size() * sizeof(float) + x.labels.size() * sizeof(std::int32_t);
+  }
+  /// Another group, whose batches come from the host: as if there had been no room for the data.
+  void stage_data() {
+    group.reset();
+    const auto host = std::make_shared<const dataset>(data->host());
+    data.reset();
+    auto taken = ctx.allocate(ctx.memory_free() - bytes_of(host->train));
+    data = std::make_shared<const resident_data>(ctx, host, data_place::where_it_fits);
+    options.data = data;
+    taken = {};
+    group = std::make_unique<training_group>(ctx, options);
   }
 
   core::checkpoint saved(std::int64_t member) {
@@ -144,15 +169,29 @@ double difference(const core::checkpoint& a, const core::checkpoint& b) {
   return worst;
 }
 
+/// How a group's context is made, and whether its data lies there.
+struct company_slot {
+  std::int64_t block = 1;
+  bool emulated = false;
+  std::uint64_t budget = 0;
+  bool staged = false;
+  capture_mode capture = capture_mode::never;
+};
+
 /// Members join, leave, rest, get other hyperparameters, copy each other and diverge at random; each ends as it would have alone.
-void random_company(std::uint64_t seed, network_spec spec, optimizer_kind optimizer, std::int64_t block, bool emulated,
-                    int actions, double tolerance) {
+/// Returns what the group's context did.
+context::usage random_company(std::uint64_t seed, network_spec spec, optimizer_kind optimizer, const company_slot& slot,
+                              int actions, double tolerance) {
+  const auto block = slot.block;
   CAPTURE(seed);
   CAPTURE(spec.describe());
   CAPTURE(block);
   core::random_stream rng(seed, "company");
   const auto any = [&](std::size_t n) { return static_cast<std::size_t>(rng.uniform(0, 1) * static_cast<double>(n)) % n; };
-  group_bench b(spec, optimizer, data_for(spec), block, emulated), solo(spec, optimizer, data_for(spec));
+  group_bench b(spec, optimizer, data_for(spec), block, slot.emulated, slot.budget, 0, slot.capture),
+    solo(spec, optimizer, data_for(spec));
+  if (slot.staged)
+    b.stage_data();
   struct living {
     std::int64_t member;
     history past;
@@ -224,6 +263,15 @@ void random_company(std::uint64_t seed, network_spec spec, optimizer_kind optimi
     else
       CHECK(difference(state, alone) < tolerance);
   }
+  return b.ctx.snapshot();
+}
+
+/// Bytes that a group of `members` takes beside its data.
+std::uint64_t size_of_group(const network_spec& spec, optimizer_kind optimizer, std::int64_t block, bool emulated, int members) {
+  group_bench b(spec, optimizer, data_for(spec), block, emulated);
+  for (int k = 0; k < members; ++k)
+    b.group->join(static_cast<std::uint64_t>(k));
+  return b.ctx.memory_peak();
 }
 
 } // namespace
@@ -275,7 +323,7 @@ TEST_CASE("whatever happens to its neighbours a member trains as it would alone 
   for (const auto optimizer : {optimizer_kind::sgd, optimizer_kind::adamw})
     for (const auto& spec : architectures())
       for (const std::int64_t block : {1, 2, 4})
-        random_company(seed++, spec, optimizer, block, false, 60, 0);
+        random_company(seed++, spec, optimizer, {.block = block}, 60, 0);
 }
 
 #if !defined(__SANITIZE_THREAD__) // which does not know coroutines
@@ -286,7 +334,7 @@ TEST_CASE("on an emulated GPU all active members step at once and each as it wou
       if (!spec.conv.empty() && optimizer == optimizer_kind::adamw)
         continue; // slow, and told apart by the optimizer alone
       const bool low = spec.precision == precision_kind::bf16;
-      random_company(seed++, spec, optimizer, 0, true, 24, low ? 0.05 : 1e-3);
+      random_company(seed++, spec, optimizer, {.block = 0, .emulated = true}, 24, low ? 0.05 : 1e-3);
     }
 }
 
@@ -326,13 +374,16 @@ TEST_CASE("a member that does not fit the budget is refused with the numbers and
     group_bench sized(dense(), optimizer_kind::sgd, small_data(), 1, emulated);
     for (std::uint64_t k = 0; k < 3; ++k)
       sized.group->join(k);
-    group_bench b(dense(), optimizer_kind::sgd, small_data(), 1, emulated, sized.ctx.memory_peak() + 100);
+    // Nor is there pinned memory in which states could wait.
+    group_bench b(dense(), optimizer_kind::sgd, small_data(), 1, emulated, sized.ctx.memory_peak() + 100, 1);
     auto& g = *b.group;
     std::vector<std::int64_t> all;
     std::string text;
     for (std::uint64_t k = 0; k < 64 && text.empty(); ++k)
       text = thrown_text([&] { all.push_back(g.join(k)); });
     CHECK(mentions(text, "bytes of the slot's memory budget are in use"));
+    if (!emulated)
+      CHECK(mentions(text, "pinned host memory"));
     REQUIRE(all.size() >= 3);
     CHECK(g.members() == static_cast<std::int64_t>(all.size()));
     g.set_active(all);
@@ -393,3 +444,167 @@ TEST_CASE("groups refuse batches and members that do not fit") {
   CHECK(mentions(thrown_text([&] { lone.select({}, 2); }), "1 lanes"));
   CHECK(b.group->take_losses(0).count == 0);
 }
+
+TEST_CASE("members whose states take turns in the budget train as they would alone bit for bit") {
+  std::uint64_t seed = 300, swaps = 0;
+  for (const auto optimizer : {optimizer_kind::sgd, optimizer_kind::adamw})
+    for (const auto& spec : architectures())
+      for (const std::int64_t block : {1, 3}) {
+        // Room for one page or two.
+        const auto one = size_of_group(spec, optimizer, block, false, 1), two = size_of_group(spec, optimizer, block, false, int(block) + 1);
+        const auto pages = block == 1 ? 1 + seed / 2 % 2 : 1;
+        const auto did = random_company(seed++, spec, optimizer, {.block = block, .budget = one + (pages - 1) * (two - one) + 9000}, 60, 0);
+        CHECK((did.swaps_out > 0) == (did.swapped_bytes > 0));
+        swaps += did.swaps_in;
+      }
+  CHECK(swaps > 200);
+}
+
+TEST_CASE("members whose batches come from the host train as they would alone bit for bit") {
+  std::uint64_t seed = 400;
+  for (const auto optimizer : {optimizer_kind::sgd, optimizer_kind::adamw})
+    for (const auto& spec : architectures())
+      for (const bool swaps : {false, true}) {
+        const auto budget = swaps ? size_of_group(spec, optimizer, 1, false, 2) + 40'000 : std::uint64_t{16} << 20;
+        const auto did = random_company(seed++, spec, optimizer, {.block = 1, .budget = budget, .staged = true}, 40, 0);
+        CHECK(did.staged_bytes > 0);
+      }
+}
+
+TEST_CASE("data that stays on the host gives the same measures as data on the device") {
+  for (const auto& spec : architectures()) {
+    CAPTURE(spec.describe());
+    group_bench here(spec, optimizer_kind::sgd, data_for(spec)), staged(spec, optimizer_kind::sgd, data_for(spec), 1, false, 8 << 20);
+    staged.stage_data();
+    CHECK(staged.data->staged());
+    CHECK(staged.data->memory_bytes() == 0);
+    for (auto* b : {&here, &staged}) {
+      b->group->join(7);
+      b->group->set_active(std::vector<std::int64_t>{0});
+      for (int i = 0; i < 20; ++i) // beyond an epoch
+        b->group->step();
+    }
+    CHECK(here.hash(0) == staged.hash(0));
+    CHECK(here.group->evaluate(0).loss == staged.group->evaluate(0).loss);
+    CHECK(here.group->evaluate(0).accuracy == staged.group->evaluate(0).accuracy);
+    CHECK(here.group->gradient_norm(0) == staged.group->gradient_norm(0));
+    CHECK(here.group->take_losses(0).sum == staged.group->take_losses(0).sum);
+  }
+}
+
+TEST_CASE("captured steps compute what direct ones do") {
+  std::uint64_t seed = 500;
+  for (const auto optimizer : {optimizer_kind::sgd, optimizer_kind::adamw})
+    for (const auto& spec : architectures()) {
+      const auto did = random_company(seed++, spec, optimizer, {.block = 2, .capture = capture_mode::always}, 60, 0);
+      CHECK(did.captures > 0);
+      CHECK(did.launches > did.captures);
+    }
+  const auto both = random_company(seed, dense(), optimizer_kind::sgd,
+                                   {.block = 2, .budget = size_of_group(dense(), optimizer_kind::sgd, 2, false, 3) + 40'000,
+                                    .staged = true, .capture = capture_mode::always}, 80, 0);
+  CHECK(both.launches > 0);
+}
+
+TEST_CASE("a model whose pass cannot be captured trains all the same and the reason is kept") {
+  struct waiting final : model {
+    network inner;
+    waiting(context& c, const network_spec& s, std::int64_t lanes, std::int64_t rows)
+      : model(c, network(c, s, 1, 1).layout(), lanes, rows), inner(c, s, lanes, rows) {}
+    void load_input(const data_source& d, const member_counters* c, std::int64_t offset, std::int64_t n) override {
+      inner.select(state(), members());
+      inner.load_input(d, c, offset, n);
+    }
+    void forward(const pass& p) override {
+      ctx().synchronize();
+      inner.forward(p);
+    }
+    void loss(const pass& p) override { inner.loss(p); }
+    void backward(const pass& p, const gradient_target& to) override { inner.backward(p, to); }
+  };
+  group_bench plain(dense(), optimizer_kind::sgd, small_data());
+  group_bench b(dense(), optimizer_kind::sgd, small_data(), 1, false, 0, 0, capture_mode::always);
+  b.options.make = [s = b.spec](context& c, std::int64_t lanes, std::int64_t rows) {
+    return std::make_unique<waiting>(c, s, lanes, rows);
+  };
+  b.group = std::make_unique<training_group>(b.ctx, b.options);
+  for (auto* x : {&plain, &b}) {
+    x->group->join(3);
+    x->group->set_active(std::vector<std::int64_t>{0});
+    for (int i = 0; i < 5; ++i)
+      x->group->step();
+  }
+  CHECK(plain.hash(0) == b.hash(0));
+  CHECK(b.ctx.snapshot().captures == 0);
+  CHECK(mentions(b.ctx.snapshot().capture_fault, "waiting cannot be captured"));
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("on an emulated GPU a push or a member that comes or goes needs no new capture") {
+  network_spec tiny; // an emulated thread is slow
+  tiny.hidden = {4};
+  group_bench b(tiny, optimizer_kind::sgd, small_data(), 0, true, 0, 0, capture_mode::always);
+  group_bench direct(tiny, optimizer_kind::sgd, small_data(), 0, true);
+  std::vector<std::int64_t> all;
+  const auto both = [&](auto&& f) {
+    f(*b.group);
+    f(*direct.group);
+  };
+  const auto steps = [&](training_group& g) {
+    g.set_active(all);
+    for (int i = 0; i < 2; ++i)
+      g.step();
+  };
+  for (std::uint64_t k = 0; k < 3; ++k) {
+    all.push_back(static_cast<std::int64_t>(k));
+    both([&](training_group& g) { g.join(k); });
+  }
+  both(steps);
+  const auto captures = b.ctx.snapshot().captures;
+  CHECK(captures == 1);
+  member_params p;
+  p.lr = 0.5F;
+  p.momentum = 0.3F;
+  p.label_smoothing = 0.1F;
+  both([&](training_group& g) { g.set_params(2, p); });
+  both(steps);
+  both([&](training_group& g) { g.leave(1); });
+  both([&](training_group& g) { CHECK(g.join(77) == 1); });
+  both(steps);
+  all.erase(all.begin()); // one rests
+  both(steps);
+  CHECK(b.ctx.snapshot().captures == captures);
+  CHECK(b.ctx.snapshot().launches > captures);
+  for (std::int64_t k = 0; k < 3; ++k)
+    CHECK(b.hash(k) == direct.hash(k));
+}
+
+TEST_CASE("on an emulated GPU members whose states take turns train as they would alone") {
+  network_spec tiny;
+  tiny.hidden = {4};
+  group_bench b(tiny, optimizer_kind::sgd, small_data(), 0, true, 1 << 20, 0, capture_mode::always);
+  std::vector<std::int64_t> all;
+  buffer taken; // leaves room for a state or two more
+  for (std::uint64_t k = 0; k < 6; ++k) {
+    all.push_back(b.group->join(k));
+    if (k == 1)
+      taken = b.ctx.allocate(b.ctx.memory_free() - 3000);
+  }
+  CHECK(b.group->swaps());
+  b.group->set_active(all);
+  CHECK(b.group->turns() == 6);
+  for (int i = 0; i < 4; ++i)
+    b.group->step();
+  CHECK(b.ctx.memory_peak() <= b.ctx.memory_budget());
+  CHECK(b.ctx.snapshot().swaps_in > 12);
+  CHECK(b.ctx.snapshot().launches > 0);
+  for (const std::int64_t k : {0, 3, 5}) {
+    group_bench alone(tiny, optimizer_kind::sgd, small_data(), 0, true);
+    alone.group->join(static_cast<std::uint64_t>(k));
+    alone.group->set_active(std::vector<std::int64_t>{0});
+    for (int i = 0; i < 4; ++i)
+      alone.group->step();
+    CHECK(alone.hash(0) == b.hash(k));
+  }
+}
+#endif

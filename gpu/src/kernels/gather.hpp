@@ -10,9 +10,12 @@ struct batch_order {
   i64 first, offset, count;
   permutation order;
 
-  TROUPE_HD static batch_order make(const member_counters* counters, i64 k, i64 offset, i64 count, i64 rows) {
+  TROUPE_HD static batch_order make(const member_counters* counters, i64 k, i64 offset, const data_source& data, i64 rows) {
+    const i64 count = data.examples;
     batch_order b{0, offset, count, {}};
-    if (offset < 0) {
+    if (offset >= 0) {
+      b.offset += k * data.member_stride;
+    } else {
       const u64 per_epoch = u64(count / rows), n = counters[k].batch;
       b.first = i64(n % per_epoch) * rows;
       b.order = permutation::make(counters[k].seed, n / per_epoch, u64(count));
@@ -29,7 +32,8 @@ template <class In, class Out>
 struct gather_op {
   const In* examples;
   const i32* source_labels;
-  i64 count, features, offset;
+  data_source data;
+  i64 features, offset;
   float scale, shift;
   const member_counters* counters;
   mat<Out> x;
@@ -53,7 +57,7 @@ struct gather_op {
   };
 
   TROUPE_HD batch member(i64 k) const {
-    return {batch_order::make(counters, k, offset, count, x.rows), examples, features};
+    return {batch_order::make(counters, k, offset, data, x.rows), examples, features};
   }
 
   template <class Team>
@@ -72,11 +76,11 @@ void gather(const launch_target& on, const gather_args<Out>& a) {
   const data_source& d = a.data;
   if (d.images != nullptr)
     indexed_rows(on, a.members, a.x.rows,
-                 gather_op<std::uint8_t, Out>{d.images, d.labels, d.examples, d.features, a.offset, d.scale, d.shift,
+                 gather_op<std::uint8_t, Out>{d.images, d.labels, d, d.features, a.offset, d.scale, d.shift,
                                               a.counters, a.x, a.labels});
   else
     indexed_rows(on, a.members, a.x.rows,
-                 gather_op<float, Out>{d.floats, d.labels, d.examples, d.features, a.offset, d.scale, d.shift,
+                 gather_op<float, Out>{d.floats, d.labels, d, d.features, a.offset, d.scale, d.shift,
                                        a.counters, a.x, a.labels});
 }
 
@@ -89,7 +93,7 @@ struct gather_tokens_op {
     TROUPE_HD void prefetch(i64) const {}
   };
   TROUPE_HD batch member(i64 k) const {
-    return {batch_order::make(a.counters, k, a.offset, a.data.examples, a.tokens.rows)};
+    return {batch_order::make(a.counters, k, a.offset, a.data, a.tokens.rows)};
   }
 
   template <class Team>

@@ -267,6 +267,19 @@ struct slot_description {
 };
 TROUPE_INSPECT(slot_description, index, device, kind, name, memory_budget, alive)
 
+/// What a slot's device holds beside living buffers, and what was done to make do with it. In bytes where nothing else is said.
+struct device_use {
+  std::uint64_t reserved = 0;                                        ///< taken from the device, memory kept for reuse too
+  std::uint64_t pinned_used = 0, pinned_held = 0, pinned_budget = 0; ///< pinned host memory; with what is kept for reuse
+  std::uint64_t swaps_out = 0, swaps_in = 0, swapped_bytes = 0;      ///< states that went to pinned memory and came back: times, bytes
+  std::uint64_t staged_bytes = 0;                                    ///< examples sent batch by batch
+  std::uint64_t captures = 0, launches = 0;                          ///< how often a step was captured, and launched whole
+  std::string capture_fault;                                         ///< why steps are not captured; empty: no fault
+  std::uint64_t calls = 0, stray_calls = 0; ///< how many; stray: another device was current, which was put right
+};
+TROUPE_INSPECT(device_use, reserved, pinned_used, pinned_held, pinned_budget, swaps_out, swaps_in, swapped_bytes, staged_bytes,
+               captures, launches, capture_fault, calls, stray_calls)
+
 struct slot_status {
   std::uint32_t index = 0;
   bool alive = true;
@@ -277,9 +290,10 @@ struct slot_status {
   std::uint64_t fused_slices = 0, fused_members = 0, fused_steps = 0;
   wire_real busy_seconds, idle_seconds;
   std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0; ///< bytes
+  device_use device;
 };
 TROUPE_INSPECT(slot_status, index, alive, trainers, waiting, steps, slices, tasks, fused_slices, fused_members, fused_steps,
-               busy_seconds, idle_seconds, memory_used, memory_peak, memory_budget)
+               busy_seconds, idle_seconds, memory_used, memory_peak, memory_budget, device)
 
 struct node_status {
   std::uint32_t node = 0;

@@ -221,8 +221,8 @@ public:
   // -- capture ---------------------------------------------------------------------------------------------------------
 
   /// Records the operations and copies on the device that `work` enqueues, with their arguments as they are now, instead of
-  /// doing them; a GPU then launches all of them at the price of one. `work` may not allocate, wait, or copy from or to the
-  /// host: that throws. An empty result where the device cannot capture it; `why` then has the reason, and direct calls do.
+  /// doing them; a GPU then launches all of them at the price of one. An empty result where that cannot be: `work` allocates, waits,
+  /// copies from or to the host, or throws, or the device refuses. `why` then has the reason, and calling `work` does instead.
   captured capture(const std::function<void()>& work, std::string& why);
   /// Enqueues it once more.
   void launch(captured& work);

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -99,14 +100,23 @@ dataset make_synthetic_text(const data_spec& spec);
 /// Loads or makes what `spec` names.
 core::result<dataset> load_dataset(const data_spec& spec);
 
-/// A data set as one context's operations read it: on a GPU a copy in its memory, on the CPU the host's own bytes.
-/// Destroy it on the context's thread, before the context.
+/// Where a context's operations find a data set.
+enum class data_place : std::uint8_t {
+  device,       ///< in device memory, or it is an error
+  where_it_fits ///< there if it takes at most half of what is free, so that models have room; else on the host, see `staged`
+};
+
+/// A data set as one context's operations read it: on a GPU, and on a CPU slot with a memory budget, a copy in the slot's memory;
+/// else the host's own bytes. Destroy it on the context's thread, before the context.
 class resident_data {
 public:
   /// Uploads where needed. Throws `out_of_memory`.
-  resident_data(context& ctx, dataset_ptr host);
+  resident_data(context& ctx, dataset_ptr host, data_place where = data_place::device);
 
   const dataset& host() const noexcept { return *host_; }
+  /// The data stays on the host: `train` and `test` have sizes but no examples, and whoever trains sends batch by batch, as
+  /// `training_group` does.
+  bool staged() const noexcept { return staged_; }
   const data_source& train() const noexcept { return train_; }
   const data_source& test() const noexcept { return test_; }
   std::uint64_t memory_bytes() const noexcept; ///< of the device, beyond the host's copy
@@ -115,6 +125,7 @@ private:
   data_source place(context& ctx, const labelled_examples& x);
 
   dataset_ptr host_;
+  bool staged_ = false;
   std::vector<buffer> buffers_;
   data_source train_, test_;
 };
@@ -126,12 +137,12 @@ public:
   /// Loads at the first call for this spec; callers from other threads wait for it. Failures are not remembered.
   core::result<dataset_ptr> get(const data_spec& spec);
   /// The context's copy, made at the first call and kept as long as someone holds it. Call on the context's thread.
-  std::shared_ptr<const resident_data> resident(context& ctx, const dataset_ptr& data);
+  std::shared_ptr<const resident_data> resident(context& ctx, const dataset_ptr& data, data_place where = data_place::device);
 
 private:
   std::mutex mutex_;
   std::map<std::string, dataset_ptr, std::less<>> loaded_;
-  std::map<std::pair<const context*, const dataset*>, std::weak_ptr<const resident_data>> resident_;
+  std::map<std::tuple<const context*, const dataset*, data_place>, std::weak_ptr<const resident_data>> resident_;
 };
 
 /// The images or labels of one idx file (the format of MNIST: big-endian magic 00 00 08 n, n sizes, bytes), gzipped or not.

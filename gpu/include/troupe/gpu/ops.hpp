@@ -168,6 +168,7 @@ struct data_source {
   std::int64_t examples = 0, features = 0;
   float scale = 1, shift = 0;
   const std::uint16_t* tokens = nullptr; ///< examples x features, for `gather_tokens`; zeros at an example's end are padding
+  std::int64_t member_stride = 0; ///< `offset` >= 0: member k's rows begin k times so many examples later
 };
 /// Example i is features numbers from i * features; `labels` may be null.
 template <class Out>

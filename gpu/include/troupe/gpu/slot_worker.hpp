@@ -79,6 +79,8 @@ public:
     std::uint64_t fused_slices = 0, fused_members = 0, fused_steps = 0;
     double busy_seconds = 0, idle_seconds = 0;
     std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0;
+    std::uint64_t pinned_budget = 0; ///< bytes; 0: no limit
+    context::usage device;           ///< what its context did and holds
     std::size_t waiting = 0; ///< runs in the queue
   };
   counters snapshot() const;

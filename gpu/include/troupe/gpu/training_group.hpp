@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -38,6 +39,11 @@ struct group_options {
 ///
 /// On a GPU the active members step at once, in capacities of powers of two; a full group doubles. On the CPU they step in turns,
 /// blocks of a few where models are so small that one call over several is faster than several calls, else one by one.
+///
+/// Where the slot's budget has no room for all states, members still join: states take turns in device memory, the one needed
+/// longest ago goes to pinned host memory, and what the next turn needs comes while this one computes. Where the data set is
+/// not on the device (`resident_data::staged`), batches come the same way. Where the context wants it, steps are captured and
+/// launched whole. What members compute does not depend on any of it.
 class training_group {
 public:
   /// A group without members. Throws `std::invalid_argument` for a batch that does not fit the data or the model.
@@ -55,12 +61,20 @@ public:
   // -- members -------------------------------------------------------------------------------------------------------
 
   /// A new member with fresh weights, optimizer state and counters from `seed` and default hyperparameters; it does not take
-  /// part in steps yet. Returns its number, which stays its own until it leaves. Throws `out_of_memory`; the group is then as it
-  /// was.
+  /// part in steps yet. Returns its number, which stays its own until it leaves. Throws `out_of_memory` where not even its state
+  /// alone has room on the device, or the pinned memory is used up; the members are then as they were.
   std::int64_t join(std::uint64_t seed);
   void leave(std::int64_t member) noexcept;
   std::int64_t members() const noexcept;  ///< how many
-  std::int64_t capacity() const noexcept; ///< how many there is memory for
+  std::int64_t capacity() const noexcept; ///< how many there is memory for, pinned memory counted
+  bool swaps() const noexcept;            ///< some states are on the host
+  /// How often a member's state went out or came in, with those it shares a page with, and their bytes.
+  struct moved_state {
+    std::uint64_t times = 0, bytes = 0;
+  };
+  moved_state swapped(std::int64_t member) const;
+  /// About how long the states of a turn take to go out or to come in; 0 where nothing is swapped.
+  std::chrono::nanoseconds swap_time() const noexcept;
 
   /// Fresh weights, optimizer state and counters.
   void reset(std::int64_t member, std::uint64_t seed);
@@ -75,8 +89,9 @@ public:
 
   /// Who takes part in the next steps; the others rest.
   void set_active(std::span<const std::int64_t> members);
-  /// The active members in the parts that step at once: on a GPU one part, on the CPU blocks. They hold until members, active
-  /// ones or hyperparameters change.
+  /// The active members in the parts that step at once: on a GPU one part where all states are on the device, on the CPU blocks.
+  /// They hold until members, active ones or hyperparameters change. Where states are swapped, take turns in order, and turns that
+  /// are long against `swap_time`.
   std::size_t turns();
   std::span<const std::int64_t> turn(std::size_t i) const;
   /// Enqueues one optimizer update of every member of a turn.

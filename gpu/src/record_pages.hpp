@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "troupe/gpu/context.hpp"
+
+namespace troupe::gpu::internal {
+
+/// The records of a group's members, of one size, in pages of as many as compute together.
+///
+/// As long as the budget has room, every page lies in device memory and stays there. Once it has none, further pages take turns
+/// with the others: each page has a place in pinned host memory too, and whichever was needed longest ago gives its device
+/// memory (its frame) to the one that is needed now. Copies run on the context's second queue, in order with each other; the
+/// computation waits for those it needs, on the device, so a page that is fetched ahead comes while others compute. A page
+/// that is in use never moves.
+///
+/// Nothing here decides what is computed: a group with paged records trains as one without, bit for bit. Belongs to a context
+/// and its thread, like the group.
+class record_pages {
+public:
+  /// `stride`: floats of a record.
+  record_pages(context& ctx, std::int64_t stride, std::int64_t rows_per_page);
+  ~record_pages();
+  record_pages(const record_pages&) = delete;
+  record_pages& operator=(const record_pages&) = delete;
+
+  std::int64_t rows() const noexcept { return std::ssize(pages_) * rows_per_page_; } ///< that there is room for
+  std::int64_t rows_per_page() const noexcept { return rows_per_page_; }
+  std::int64_t pages() const noexcept { return std::ssize(pages_); }
+  std::int64_t page_of(std::int64_t row) const noexcept { return row / rows_per_page_; }
+  std::uint64_t page_bytes() const noexcept { return static_cast<std::uint64_t>(rows_per_page_ * stride_) * sizeof(float); }
+  bool paged() const noexcept { return std::ssize(frames_) < std::ssize(pages_); } ///< some take turns
+  bool divided() const noexcept { return divided_; }
+  std::uint64_t device_bytes() const noexcept;
+  std::uint64_t swaps_of(std::int64_t row) const noexcept { return pages_[static_cast<std::size_t>(page_of(row))].swaps; }
+
+  /// The next page. Throws `out_of_memory` if not even one fits on the device, or the pinned memory has no room; nothing has
+  /// changed then.
+  void add_page();
+  void drop_last_page() noexcept;
+  /// For a store of at most one page: its page now has `rows`, of which the first `kept` keep their contents. Throws
+  /// `out_of_memory`, nothing has changed then.
+  void resize(std::int64_t rows, std::int64_t kept);
+  /// Makes several pages of the one there is, so that they can take turns; `rows` divides its rows.
+  void divide(std::int64_t rows);
+  /// Gives the device memory of one page that is not in use back; false if there is none to give.
+  bool give_up_frame();
+
+  /// A row in device memory, for operations enqueued from now on; its page is in use until the next `enter` or `row` of another
+  /// page. `change`: whether they write to it.
+  float* row(std::int64_t r, bool change);
+  /// Begins to bring a page, if another that is not in use can give way.
+  void fetch_ahead(std::int64_t page);
+  void copy_row(std::int64_t from, std::int64_t to);
+
+private:
+  struct page {
+    std::int64_t frame = -1;
+    buffer host;               ///< empty as long as there are frames for all
+    bool host_is_current = false;
+    bool host_has_contents = false;
+    marker arrived;            ///< of the newest copy to the device
+    bool arriving = false;     ///< the computation has not waited for it
+    std::uint64_t needed = 0;  ///< when, last
+    std::uint64_t swaps = 0;   ///< out and in
+  };
+  struct frame {
+    float* data = nullptr;
+    std::int64_t page = -1;
+  };
+
+  page& at(std::int64_t p) noexcept { return pages_[static_cast<std::size_t>(p)]; }
+  /// A frame that is free, or of the page needed longest ago other than `in_use_`; -1: there is none.
+  std::int64_t find_frame() const noexcept;
+  bool all_here() const noexcept; ///< every page has a frame now
+  void vacate(std::int64_t f);
+  void occupy(std::int64_t p, std::int64_t f);
+  void use(std::int64_t p);
+  void take_hosts();
+
+  context& ctx_;
+  const context_watch watch_;
+  std::int64_t stride_, rows_per_page_;
+  std::vector<page> pages_;
+  std::vector<frame> frames_;
+  std::vector<buffer> slabs_; ///< what frames lie in; one each, unless divided
+  bool divided_ = false;
+  std::int64_t in_use_ = -1;
+  std::uint64_t clock_ = 0;
+  marker computed_, copied_;
+};
+
+} // namespace troupe::gpu::internal
