@@ -305,7 +305,7 @@ private:
       copies = 2.0 * n * static_cast<double>(bytes) / seconds_since(start);
     }
     const auto data = make_data(64);
-    const auto w = width(4096);
+    const std::int64_t w = gpu_ && !args_.small ? 4096 : 1024;
     std::uint64_t budget = 0;
     {
       bench two(slot_, data, {w, w}, 8, 2);

@@ -56,8 +56,6 @@ void batch_feed::make_room(std::int64_t members) {
       ctx_.zero(s.device.data(), bytes); // rows of members at rest are read, though nothing comes of them
       ctx_.mark(s.used, work_queue::compute);
     }
-    for (auto& s : stages_)
-      ctx_.wait(s.arrived, work_queue::compute); // what goes now may still be written to
     stages_ = std::move(made);
   } catch (...) {
     rows_ = before;

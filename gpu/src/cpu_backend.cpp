@@ -185,14 +185,12 @@ protected:
     return p;
   }
   void free(void* data, std::size_t) noexcept override {
+    do_copies(enqueued_); // one may be on its way from it or to it
     pool_.put(data);
     note_kept();
   }
   void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
-  void free_host(void* data, std::size_t bytes) noexcept override {
-    do_copies(enqueued_);
-    free(data, bytes);
-  }
+  void free_host(void* data, std::size_t bytes) noexcept override { free(data, bytes); }
   void trim() noexcept override {
     pool_.trim();
     note_kept();

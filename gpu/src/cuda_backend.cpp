@@ -132,6 +132,8 @@ public:
   ~cuda_backend() override {
     const device_scope scope(ordinal_);
     blas_.reset();
+    if (copies_end_ != nullptr)
+      (void)cudaEventDestroy(copies_end_);
     if (workspace_ != nullptr)
       (void)cudaFreeAsync(workspace_, device_->stream);
     device_.reset();
@@ -184,11 +186,13 @@ public:
 
   void upload_async(void* dst, const void* pinned, std::size_t bytes) override {
     touch();
+    begin_copies();
     check_cuda(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->copies), label(),
                "copy to the device");
   }
   void download_async(void* pinned, const void* src, std::size_t bytes) override {
     touch();
+    begin_copies();
     check_cuda(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->copies), label(),
                "copy from the device");
   }
@@ -283,6 +287,10 @@ protected:
   }
   void free(void* data, std::size_t) noexcept override {
     const device_scope scope(ordinal_);
+    if (copies_end_ != nullptr) { // a copy beside the computation may still be on its way from it or to it
+      (void)cudaEventRecord(copies_end_, device_->copies);
+      (void)cudaStreamWaitEvent(device_->stream, copies_end_, 0);
+    }
     (void)cudaFreeAsync(data,
                         device_->stream); // after a sticky error it fails, and there is nothing left to free
     (void)cudaGetLastError();
@@ -319,6 +327,11 @@ protected:
   }
 
 private:
+  /// From now on memory that is freed may be in use by one.
+  void begin_copies() {
+    if (copies_end_ == nullptr)
+      check_cuda(cudaEventCreateWithFlags(&copies_end_, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+  }
   cudaStream_t stream_of(work_queue q) const noexcept {
     return q == work_queue::compute ? device_->stream : device_->copies;
   }
@@ -326,6 +339,7 @@ private:
 
   int ordinal_;
   std::optional<streams_and_pool> device_;
+  cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies on the second queue
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;

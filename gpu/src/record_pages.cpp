@@ -16,16 +16,7 @@ void add(std::atomic<std::uint64_t>& x, std::uint64_t n) noexcept { // by the co
 } // namespace
 
 record_pages::record_pages(context& ctx, std::int64_t stride, std::int64_t rows_per_page)
-  : ctx_(ctx), watch_(ctx.watch()), stride_(stride), rows_per_page_(rows_per_page) {
-}
-
-record_pages::~record_pages() {
-  if (!copied_.marked() || !watch_.here())
-    return; // without its context, everything enqueued is over
-  try {
-    ctx_.wait(copied_, work_queue::compute); // device memory is freed in the computation's order
-  } catch (const std::exception&) {          // the device is lost
-  }
+  : ctx_(ctx), stride_(stride), rows_per_page_(rows_per_page) {
 }
 
 std::uint64_t record_pages::device_bytes() const noexcept {
@@ -84,11 +75,6 @@ void record_pages::drop_last_page() noexcept {
   const auto f = last.frame;
   if (in_use_ == pages() - 1)
     in_use_ = -1;
-  try {
-    if (last.arriving)
-      ctx_.wait(last.arrived, work_queue::compute);
-  } catch (const std::exception&) { // the device is lost
-  }
   pages_.pop_back();
   if (f < 0)
     return;
@@ -142,8 +128,6 @@ bool record_pages::give_up_frame() {
     return false;
   take_hosts();
   vacate(f);
-  ctx_.mark(copied_, work_queue::copies);
-  ctx_.wait(copied_, work_queue::compute);
   const auto i = static_cast<std::size_t>(f);
   if (i + 1 != frames_.size()) {
     std::swap(frames_[i], frames_.back());
@@ -190,7 +174,6 @@ void record_pages::vacate(std::int64_t f) {
     auto& t = ctx_.impl().traffic();
     add(t.swaps_out, 1);
     add(t.swapped_bytes, page_bytes());
-    ctx_.mark(copied_, work_queue::copies);
   }
   p.frame = -1;
   p.arriving = false;
@@ -212,7 +195,6 @@ void record_pages::occupy(std::int64_t number, std::int64_t f) {
   }
   // A page without contents waits too: the frame's last ones may still be on their way out.
   ctx_.mark(p.arrived, work_queue::copies);
-  ctx_.mark(copied_, work_queue::copies);
   p.arriving = true;
 }
 

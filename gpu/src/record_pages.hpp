@@ -21,7 +21,6 @@ class record_pages {
 public:
   /// `stride`: floats of a record.
   record_pages(context& ctx, std::int64_t stride, std::int64_t rows_per_page);
-  ~record_pages();
   record_pages(const record_pages&) = delete;
   record_pages& operator=(const record_pages&) = delete;
 
@@ -80,7 +79,6 @@ private:
   void take_hosts();
 
   context& ctx_;
-  const context_watch watch_;
   std::int64_t stride_, rows_per_page_;
   std::vector<page> pages_;
   std::vector<frame> frames_;
@@ -88,7 +86,7 @@ private:
   bool divided_ = false;
   std::int64_t in_use_ = -1;
   std::uint64_t clock_ = 0;
-  marker computed_, copied_;
+  marker computed_;
 };
 
 } // namespace troupe::gpu::internal
