@@ -18,7 +18,15 @@ using internal::object_reader;
 // -- decisions as JSON -----
 
 std::string_view to_string(decision::action x) noexcept {
-  return x == decision::action::stop ? "stop" : "go_on";
+  switch (x) {
+  case decision::action::go_on:
+    return "go_on";
+  case decision::action::stop:
+    return "stop";
+  case decision::action::hold:
+    return "hold";
+  }
+  return "unknown";
 }
 
 json to_json(const decision& x) {
@@ -44,8 +52,10 @@ result<decision> decision_from_json(const json& j, std::string_view where) {
   in.text("action", action);
   if (action == "stop")
     out.act = decision::action::stop;
+  else if (action == "hold")
+    out.act = decision::action::hold;
   else if (in.is_object() && action != "go_on")
-    in.fault("action", "must be \"go_on\" or \"stop\"");
+    in.fault("action", "must be \"go_on\", \"stop\" or \"hold\"");
   if (in.has("copy_from"))
     in.whole("copy_from", out.copy_from.emplace(), 0, last);
   if (const auto* donors = in.raw("average_of"); donors != nullptr && donors->is_array()) {
@@ -193,12 +203,14 @@ void check_average(const policy_input& in, trainer_id t, decision& d) {
 void sanitize(std::map<trainer_id, decision>& decisions, const policy_input& in) {
   std::erase_if(decisions, [&in](const auto& entry) {
     const auto t = entry.first;
+    if (t < in.standing.size() && in.standing[t] == trainer_standing::held)
+      return false;
     const bool reported =
         std::any_of(in.reports.begin(), in.reports.end(), [t](const metadata& m) { return m.trainer == t; });
     return !reported || (in.only && *in.only != t);
   });
   for (auto& [t, d] : decisions) {
-    if (d.act == decision::action::stop) {
+    if (d.act != decision::action::go_on) {
       d.copy_from.reset();
       d.average_of.clear();
       d.changes = {};

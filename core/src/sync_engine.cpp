@@ -16,17 +16,31 @@ bool moves_weights(const decision& d) { return d.copy_from || !d.average_of.empt
 
 } // namespace
 
-sync_engine::sync_engine(sync_options options, std::optional<sync_index> closed)
-    : options_(std::move(options)), closed_(closed) {}
+sync_engine::sync_engine(sync_options options, std::optional<sync_index> closed, bool one_by_one)
+    : options_(std::move(options)), one_by_one_(one_by_one), closed_(closed) {}
+
+void sync_engine::restore(trainer_id t, const past& x) {
+  auto& m = members_[t];
+  m.passed = x.passed;
+  m.held_at = x.held_at;
+  m.behind = x.behind;
+}
 
 // -- who is where
 // ------------------------------------------------------------------------------------------------------
 
 /// True if the open round cannot be complete without this member.
 bool sync_engine::awaited(const member& m) const {
-  if (m.stopping)
+  if (excused(m))
     return false;
   return m.where == state::down || (m.where == state::running && m.next && *m.next <= index_);
+}
+
+/// True if nothing is decided about it at `k` any more.
+bool sync_engine::over(const member& m, sync_index k) const {
+  if (m.passed && k <= *m.passed)
+    return true;
+  return !one_by_one_ && !m.behind && closed_ && k <= *closed_;
 }
 
 void sync_engine::count(const member& m, int by) {
@@ -38,9 +52,11 @@ void sync_engine::count(const member& m, int by) {
     change(parked_);
   if (m.where == state::parked)
     change(seated_);
-  if (m.where == state::down && !m.stopping)
+  if (m.where == state::held)
+    change(held_);
+  if (m.where == state::down && !excused(m))
     change(coming_back_);
-  if (m.where == state::running && m.next && !m.stopping) {
+  if (m.where == state::running && m.next && !excused(m)) {
     auto& n = running_by_next_[*m.next];
     change(n);
     if (n == 0)
@@ -92,6 +108,11 @@ sync_engine::member* sync_engine::accept(trainer_id t, std::uint32_t incarnation
 bool sync_engine::seated(const seat& s) const {
   const auto i = members_.find(s.trainer);
   return i != members_.end() && i->second.where == state::parked && i->second.incarnation == s.incarnation;
+}
+
+bool sync_engine::still_held(const seat& s) const {
+  const auto i = members_.find(s.trainer);
+  return i != members_.end() && i->second.where == state::held && i->second.incarnation == s.incarnation;
 }
 
 // -- events
@@ -158,23 +179,33 @@ sync_engine::actions sync_engine::reported(metadata report, std::optional<sync_i
     return out;
   }
   m->last_reported = k;
-  if (options_.asynchronous) {
+  if (options_.asynchronous && !one_by_one_) {
     move_to(*m, state::running, next);
     return out;
   }
   const bool is_open = phase_ != phase::idle;
   if (m->stopping) {
     out.push_back(stop_straggler{k, t, report.incarnation}); // it parked before the first one reached it
-  } else if ((closed_ && k <= *closed_) || (is_open && k < index_)) {
+  } else if (m->held_at == k) {
+    move_to(*m, state::held, next);
+    out.push_back(hold{k, t, report.incarnation});
+  } else if (over(*m, k) || (!one_by_one_ && is_open && k < index_ && !m->behind)) {
     move_to(*m, state::running, next);
     out.push_back(release{k, t, report.incarnation});
-  } else if (is_open && k > index_) {
+  } else if (one_by_one_) {
+    move_to(*m, state::aside, next);
+    queue_.push_back(std::move(report));
+  } else if (is_open && (k > index_ || (k < index_ && phase_ != phase::collecting))) {
     move_to(*m, state::aside, next);
     early_[k].push_back(std::move(report));
   } else if (is_open && phase_ != phase::collecting) {
     move_to(*m, state::aside, next);
-    late_.push_back({t, report.incarnation});
+    late_.push_back({t, report.incarnation, k});
   } else {
+    if (is_open && k < index_) {
+      take_aside();
+      open(k);
+    }
     if (!is_open)
       open(k);
     move_to(*m, state::parked, next);
@@ -192,7 +223,7 @@ sync_engine::actions sync_engine::called(sync_index k, time_point now) {
     return out;
   }
   for (auto& [t, m] : members_)
-    if (m.where == state::running && (!m.next || *m.next > k))
+    if (m.where == state::running && !excused(m) && (!m.next || *m.next > k))
       move_to(m, state::running, k);
   open(k);
   advance(now, out);
@@ -242,14 +273,15 @@ sync_engine::actions sync_engine::decided(sync_index k, std::map<trainer_id, dec
   decisions_ = std::move(decisions);
   phase_ = phase::exporting;
   std::set<trainer_id> wanted;
-  for (const auto& s : seats_) {
-    const auto d = decisions_.find(s.trainer);
-    if (d == decisions_.end() || !seated(s) || d->second.act == decision::action::stop)
-      continue;
-    if (d->second.copy_from)
-      wanted.insert(*d->second.copy_from);
-    wanted.insert(d->second.average_of.begin(), d->second.average_of.end());
-  }
+  for (const auto* takers : {&seats_, &asked_})
+    for (const auto& s : *takers) {
+      const auto d = decisions_.find(s.trainer);
+      if (d == decisions_.end() || !(seated(s) || still_held(s)) || d->second.act != decision::action::go_on)
+        continue;
+      if (d->second.copy_from)
+        wanted.insert(*d->second.copy_from);
+      wanted.insert(d->second.average_of.begin(), d->second.average_of.end());
+    }
   if (!wanted.empty())
     for (const auto& s : seats_)
       if (wanted.contains(s.trainer) && seated(s)) {
@@ -282,7 +314,7 @@ sync_engine::actions sync_engine::applied(sync_index k, trainer_id t, std::uint3
                                           time_point now) {
   actions out;
   const auto i = members_.find(t);
-  if (phase_ != phase::applying || k != index_ || i == members_.end() ||
+  if (phase_ != phase::applying || i == members_.end() || i->second.apply_at != k ||
       i->second.incarnation != incarnation || !i->second.owes_apply) {
     ++dropped_;
     return out;
@@ -340,6 +372,10 @@ void sync_engine::advance(time_point now, actions& out) {
     begin_applying(out);
   if (phase_ == phase::applying && owed_applies_ == 0)
     finish_round(now, out);
+  if (phase_ == phase::idle)
+    take_next(out);
+  if (phase_ == phase::idle && held_ > 0 && held_ == live_)
+    last_call(out);
   if (phase_ == phase::idle && live_ == 0 && !members_.empty() && !done_said_) {
     done_said_ = true;
     out.push_back(all_done{});
@@ -372,18 +408,74 @@ void sync_engine::close_collecting(bool at_deadline, actions& out) {
   }
   missing_ = 0;
   phase_ = phase::deciding;
-  std::erase_if(reports_, [this](const metadata& r) { return !seated({r.trainer, r.incarnation}); });
+  std::erase_if(reports_, [this](const metadata& r) { return !seated({r.trainer, r.incarnation, r.sync}); });
   std::sort(reports_.begin(), reports_.end(),
             [](const metadata& a, const metadata& b) { return a.trainer < b.trainer; });
   seats_.clear();
   seats_.reserve(reports_.size());
   for (const auto& r : reports_)
-    seats_.push_back({r.trainer, r.incarnation});
-  out.push_back(decide{index_, std::exchange(reports_, {})});
+    seats_.push_back({r.trainer, r.incarnation, index_});
+  ask_about_held();
+  decide d{index_, std::exchange(reports_, {}), {}, false};
+  for (const auto& s : asked_)
+    d.held.push_back(s.trainer);
+  out.push_back(std::move(d));
+}
+
+void sync_engine::ask_about_held() {
+  asked_.clear();
+  if (held_ == 0)
+    return;
+  for (const auto& [t, m] : members_)
+    if (m.where == state::held)
+      asked_.push_back({t, m.incarnation, *m.held_at});
+  std::sort(asked_.begin(), asked_.end(), [](const seat& a, const seat& b) { return a.trainer < b.trainer; });
+}
+
+/// Somebody has come to an earlier sync point, and that goes first: the open round's reports wait for it.
+void sync_engine::take_aside() {
+  deadline_.reset();
+  for (auto& r : std::exchange(reports_, {})) {
+    if (!seated({r.trainer, r.incarnation, index_}))
+      continue;
+    auto& m = members_[r.trainer];
+    move_to(m, state::aside, m.next);
+    early_[index_].push_back(std::move(r));
+  }
+}
+
+/// One by one: the next report in the queue is a round of its own.
+void sync_engine::take_next(actions& out) {
+  while (phase_ == phase::idle && !queue_.empty()) {
+    auto r = std::move(queue_.front());
+    queue_.pop_front();
+    auto& m = members_[r.trainer];
+    if (m.where != state::aside || m.incarnation != r.incarnation)
+      continue;
+    index_ = r.sync;
+    move_to(m, state::parked, m.next);
+    reports_.clear();
+    reports_.push_back(std::move(r));
+    close_collecting(false, out);
+  }
+}
+
+void sync_engine::last_call(actions& out) {
+  ask_about_held();
+  seats_.clear();
+  last_call_ = true;
+  phase_ = phase::deciding;
+  decide d{0, {}, {}, true};
+  for (const auto& s : asked_) {
+    d.held.push_back(s.trainer);
+    d.index = std::max(d.index, s.at);
+  }
+  index_ = d.index;
+  out.push_back(std::move(d));
 }
 
 decision sync_engine::without_lost_donors(trainer_id t, decision d, actions& out) const {
-  if (d.act == decision::action::stop || !moves_weights(d))
+  if (d.act != decision::action::go_on || !moves_weights(d))
     return d;
   const auto lost = [this](trainer_id x) { return !donors_.contains(x); };
   if (d.copy_from && lost(*d.copy_from)) {
@@ -403,38 +495,88 @@ decision sync_engine::without_lost_donors(trainer_id t, decision d, actions& out
   return d;
 }
 
+void sync_engine::give(const seat& s, decision what, actions& out) {
+  what = without_lost_donors(s.trainer, std::move(what), out);
+  auto& m = members_[s.trainer];
+  m.stopping = what.act == decision::action::stop;
+  m.held_at.reset();
+  m.owes_apply = true;
+  m.apply_at = s.at;
+  ++owed_applies_;
+  out.push_back(apply{s.at, s.trainer, s.incarnation, std::move(what)});
+}
+
 void sync_engine::begin_applying(actions& out) {
   phase_ = phase::applying;
   for (const auto& s : seats_) {
     const auto d = decisions_.find(s.trainer);
     if (d == decisions_.end() || !seated(s))
       continue;
-    auto what = without_lost_donors(s.trainer, std::move(d->second), out);
+    if (d->second.act != decision::action::hold) {
+      give(s, std::move(d->second), out);
+      continue;
+    }
     auto& m = members_[s.trainer];
-    m.stopping = what.act == decision::action::stop;
-    m.owes_apply = true;
-    ++owed_applies_;
-    out.push_back(apply{index_, s.trainer, s.incarnation, std::move(what)});
+    m.held_at = s.at;
+    m.passed = s.at;
+  }
+  give_to_held(out);
+}
+
+void sync_engine::give_to_held(actions& out) {
+  const auto decided_to = [this](const seat& s, decision::action what) {
+    const auto d = decisions_.find(s.trainer);
+    return d != decisions_.end() && d->second.act == what && still_held(s);
+  };
+  const bool anyone = std::any_of(asked_.begin(), asked_.end(), [&](const seat& s) {
+    return decided_to(s, decision::action::go_on);
+  });
+  for (const auto& s : asked_) {
+    if (decided_to(s, decision::action::go_on) || decided_to(s, decision::action::stop))
+      give(s, std::move(decisions_.at(s.trainer)), out);
+    else if (last_call_ && !anyone && still_held(s))
+      give(s, {decision::action::stop, {}, {}, {}, "stopped by policy: nothing can let it go on any more"}, out);
   }
 }
 
 void sync_engine::finish_round(time_point now, actions& out) {
   resume r{index_, {}};
+  actions others;
+  closed_ = std::max(closed_.value_or(index_), index_);
+  const auto is_behind = [this](const member& m) { return !one_by_one_ && m.next && *m.next <= *closed_; };
   for (const auto& s : seats_) {
     if (!seated(s))
       continue;
     auto& m = members_[s.trainer];
+    m.passed = index_;
+    m.behind = m.behind && is_behind(m);
+    if (m.held_at) {
+      move_to(m, state::held, m.next);
+      others.push_back(hold{index_, s.trainer, s.incarnation});
+      continue;
+    }
     move_to(m, state::running, m.next);
     if (!m.stopping)
       r.trainers.push_back(s.trainer);
   }
+  for (const auto& s : asked_) {
+    if (!still_held(s) || members_[s.trainer].held_at)
+      continue;
+    auto& m = members_[s.trainer];
+    m.behind = is_behind(m);
+    move_to(m, state::running, m.next);
+    if (!m.stopping)
+      others.push_back(promote{s.at, s.trainer, s.incarnation});
+  }
   phase_ = phase::idle;
-  closed_ = index_;
-  ++rounds_;
+  rounds_ += last_call_ ? 0 : 1;
+  last_call_ = false;
   seats_.clear();
+  asked_.clear();
   decisions_.clear();
   donors_.clear();
   out.push_back(std::move(r));
+  out.insert(out.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
   for (const auto& s : std::exchange(late_, {})) {
     const auto i = members_.find(s.trainer);
     if (i->second.where != state::aside || i->second.incarnation != s.incarnation)
@@ -476,6 +618,7 @@ std::optional<sync_index> sync_engine::open_round() const noexcept {
 }
 std::size_t sync_engine::live() const noexcept { return live_; }
 std::size_t sync_engine::parked() const noexcept { return parked_; }
+std::size_t sync_engine::held() const noexcept { return held_; }
 std::uint64_t sync_engine::dropped() const noexcept { return dropped_; }
 std::uint64_t sync_engine::rounds() const noexcept { return rounds_; }
 std::optional<sync_index> sync_engine::closed() const noexcept { return closed_; }
@@ -513,17 +656,20 @@ std::string sync_engine::fingerprint(time_point now) const {
   for (const auto& [t, m] : sorted) {
     put(t);
     put(m.incarnation);
-    put(static_cast<std::uint64_t>(m.where) * 8 + (m.stopping ? 4u : 0u) + (m.owes_export ? 2u : 0u) +
-        (m.owes_apply ? 1u : 0u));
-    put_index(m.next);
-    put_index(m.last_reported);
+    put(static_cast<std::uint64_t>(m.where) * 16 + (m.behind ? 8u : 0u) + (m.stopping ? 4u : 0u) +
+        (m.owes_export ? 2u : 0u) + (m.owes_apply ? 1u : 0u));
+    for (const auto& k : {m.next, m.last_reported, m.held_at, m.passed})
+      put_index(k);
+    put_index(m.owes_apply ? m.apply_at : std::nullopt);
   }
   auto here = reports_;
-  std::erase_if(here, [this](const metadata& r) { return !seated({r.trainer, r.incarnation}); });
+  std::erase_if(here, [this](const metadata& r) { return !seated({r.trainer, r.incarnation, r.sync}); });
   std::sort(here.begin(), here.end(),
             [](const metadata& a, const metadata& b) { return a.trainer < b.trainer; });
   put_reports(here);
-  for (const auto* seats : {&seats_, &late_}) {
+  put(last_call_);
+  put_reports({queue_.begin(), queue_.end()});
+  for (const auto* seats : {&seats_, &asked_, &late_}) {
     put(seats->size());
     for (const auto& x : *seats) {
       put(x.trainer);

@@ -419,3 +419,135 @@ TEST_CASE("an asynchronous experiment has no rounds") {
   (void)e.member_finished(0, 0, t0);
   CHECK(only<engine::all_done>(e.member_finished(1, 0, t0)).size() == 1);
 }
+
+namespace {
+
+decision hold_it() {
+  decision d;
+  d.act = decision::action::hold;
+  return d;
+}
+
+} // namespace
+
+TEST_CASE("one that is held leaves the barrier and comes back in a later one") {
+  auto e = with_members(3);
+  for (trainer_id t = 0; t < 3; ++t)
+    (void)e.reported(report(t, 0), 1, t0);
+  const auto over = e.decided(0, {{2, hold_it()}}, t0);
+  CHECK(only<engine::resume>(over)[0].trainers == std::vector<trainer_id>{0, 1});
+  REQUIRE(only<engine::hold>(over).size() == 1);
+  CHECK(only<engine::hold>(over)[0].trainer == 2);
+  CHECK(e.held() == 1);
+  CHECK(e.live() == 3);
+  // The next round does not wait for it and asks about it.
+  (void)e.reported(report(0, 1), 2, t0);
+  const auto asked = only<engine::decide>(e.reported(report(1, 1), 2, t0));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].held == std::vector<trainer_id>{2});
+  // Its decision goes to where it is parked.
+  decision change;
+  change.changes.set("lr", 0.5);
+  const auto applies = only<engine::apply>(e.decided(1, {{2, change}}, t0));
+  REQUIRE(applies.size() == 1);
+  CHECK(applies[0].index == 0);
+  const auto done = e.applied(0, 2, 0, true, t0);
+  REQUIRE(only<engine::promote>(done).size() == 1);
+  CHECK(only<engine::promote>(done)[0].index == 0);
+  CHECK(e.held() == 0);
+  // It comes to sync point 1, which is over for the others: it is opened again, before they go on.
+  (void)e.reported(report(0, 2), std::nullopt, t0);
+  CHECK(e.open_round() == 2);
+  const auto again = only<engine::decide>(e.reported(report(2, 1), 2, t0));
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].index == 1);
+  REQUIRE(again[0].reports.size() == 1);
+  CHECK(again[0].reports[0].trainer == 2);
+  CHECK(only<engine::resume>(e.decided(1, {}, t0))[0].trainers == std::vector<trainer_id>{2});
+  CHECK(e.open_round() == 2);
+  (void)e.reported(report(1, 2), std::nullopt, t0);
+  const auto all = only<engine::decide>(e.reported(report(2, 2), std::nullopt, t0));
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].reports.size() == 3);
+}
+
+TEST_CASE("when nobody runs any more the held ones are asked about once more and then stopped") {
+  auto e = with_members(2);
+  (void)e.reported(report(0, 0), std::nullopt, t0);
+  (void)e.reported(report(1, 0), std::nullopt, t0);
+  (void)e.decided(0, {{1, hold_it()}}, t0);
+  const auto call = only<engine::decide>(e.member_finished(0, 0, t0));
+  REQUIRE(call.size() == 1);
+  CHECK(call[0].last_call);
+  CHECK(call[0].reports.empty());
+  CHECK(call[0].held == std::vector<trainer_id>{1});
+  SUBCASE("nothing is decided") {
+    const auto applies = only<engine::apply>(e.decided(0, {}, t0));
+    REQUIRE(applies.size() == 1);
+    CHECK(applies[0].what.act == decision::action::stop);
+    CHECK(applies[0].what.reason == "stopped by policy: nothing can let it go on any more");
+  }
+  SUBCASE("it is held again") {
+    CHECK(only<engine::apply>(e.decided(0, {{1, hold_it()}}, t0))[0].what.act == decision::action::stop);
+  }
+  SUBCASE("it is let go on") {
+    CHECK(only<engine::apply>(e.decided(0, {{1, {}}}, t0))[0].what.act == decision::action::go_on);
+    CHECK(only<engine::promote>(e.applied(0, 1, 0, true, t0)).size() == 1);
+    CHECK(e.current_phase() == engine::phase::idle);
+    CHECK(only<engine::all_done>(e.member_finished(1, 0, t0)).size() == 1);
+    return;
+  }
+  CHECK(only<engine::promote>(e.applied(0, 1, 0, true, t0)).empty());
+  CHECK(only<engine::all_done>(e.member_finished(1, 0, t0)).size() == 1);
+}
+
+TEST_CASE("one that is held and restarted is held again where it was") {
+  auto e = with_members(2);
+  (void)e.reported(report(0, 0), 1, t0);
+  (void)e.reported(report(1, 0), 1, t0);
+  (void)e.decided(0, {{1, hold_it()}}, t0);
+  (void)e.member_down(1, 0, true, t0);
+  // Nobody waits for it meanwhile.
+  CHECK(only<engine::decide>(e.reported(report(0, 1), 2, t0)).size() == 1);
+  (void)e.decided(1, {}, t0);
+  (void)e.member_up(1, 1, 0, t0);
+  const auto back = e.reported(report(1, 0, 1), 1, t0);
+  CHECK(only<engine::hold>(back).size() == 1);
+  CHECK(only<engine::release>(back).empty());
+  CHECK(e.held() == 1);
+}
+
+TEST_CASE("one by one each report is a round of its own and nobody waits for the others") {
+  sync_options o;
+  o.asynchronous = true;
+  engine e{o, std::nullopt, true};
+  for (trainer_id t = 0; t < 3; ++t)
+    CHECK(e.member_up(t, 0, 0, t0).empty());
+  const auto first = only<engine::decide>(e.reported(report(0, 0), 1, t0));
+  REQUIRE(first.size() == 1);
+  CHECK(first[0].reports.size() == 1);
+  CHECK(e.reported(report(1, 0), 1, t0).empty()); // its turn comes
+  const auto held = e.decided(0, {{0, hold_it()}}, t0);
+  CHECK(only<engine::hold>(held).size() == 1);
+  REQUIRE(only<engine::decide>(held).size() == 1);
+  CHECK(only<engine::decide>(held)[0].reports[0].trainer == 1);
+  CHECK(only<engine::decide>(held)[0].held == std::vector<trainer_id>{0});
+  CHECK(only<engine::resume>(e.decided(0, {}, t0))[0].trainers == std::vector<trainer_id>{1});
+  // Far ahead of the third, which reports late and is asked about all the same.
+  (void)e.reported(report(1, 1), 2, t0);
+  (void)e.decided(1, {}, t0);
+  CHECK(only<engine::decide>(e.reported(report(2, 0), 1, t0)).size() == 1);
+}
+
+TEST_CASE("a run that goes on knows who was held and who was decided about") {
+  sync_options o;
+  o.asynchronous = true;
+  engine e{o, 1, true};
+  e.restore(0, {0, 0, false});
+  e.restore(1, {1, std::nullopt, false});
+  (void)e.member_up(0, 1, 0, t0);
+  (void)e.member_up(1, 1, 1, t0);
+  CHECK(only<engine::hold>(e.reported(report(0, 0, 1), 1, t0)).size() == 1);
+  CHECK(only<engine::release>(e.reported(report(1, 1, 1), 2, t0)).size() == 1);
+  CHECK(only<engine::decide>(e.reported(report(1, 2, 1), std::nullopt, t0))[0].held == std::vector<trainer_id>{0});
+}

@@ -43,20 +43,26 @@ public:
     sync_index syncs = 2; ///< trainer t passes sync points 0 … syncs - 1, then finishes
     sync_options options;
     unsigned decisions = 0; ///< chooses what is decided
+    bool holds = false;     ///< some are held, and later let go on, stopped or left there
+    bool one_by_one = false;
   };
 
-  explicit world(const plan& p) : plan_(p), engine_(p.options), trainers_(p.members) {
+  explicit world(const plan& p)
+      : plan_(p), engine_(p.options, std::nullopt, p.one_by_one), trainers_(p.members) {
     for (trainer_id t = 0; t < p.members; ++t)
       start(t, 0, 0);
   }
 
   const std::vector<event>& pending() const { return pending_; }
   std::size_t trainers() const { return trainers_.size(); }
+  bool holds() const { return plan_.holds; }
   bool alive(trainer_id t) const {
     return trainers_[t].where == place::running || trainers_[t].where == place::parked;
   }
   std::uint64_t dropped() const { return engine_.dropped(); }
   std::uint64_t rounds() const { return engine_.rounds(); }
+  std::uint64_t let_go_on() const { return let_go_on_; }
+  std::uint64_t last_calls() const { return last_calls_; }
 
   void deliver(std::size_t i, bool keep_copy = false) {
     const auto e = pending_[i];
@@ -94,7 +100,7 @@ public:
         throw broken("trainer " + std::to_string(t) + " is left parked");
     if (engine_.current_phase() != engine::phase::idle)
       throw broken("the round is left open");
-    if (engine_.live() != 0 || engine_.parked() != 0)
+    if (engine_.live() != 0 || engine_.parked() != 0 || engine_.held() != 0)
       throw broken("members are left that do not exist");
     if (done_ == 0)
       throw broken("the end was not announced");
@@ -125,7 +131,17 @@ public:
     for (const auto& [t, i] : known_)
       put(i);
     out += '|';
-    for (const auto k : decided_)
+    for (const auto& [k, t, i] : decided_)
+      put(k + 16 * (t + 16 * i));
+    out += '|';
+    for (const auto& [t, k] : held_)
+      put(t + 16 * k);
+    out += '|';
+    for (const auto& [t, k] : promoted_)
+      put(t + 16 * k);
+    put(newest_decided_);
+    put(decides_);
+    for (const auto k : over_)
       put(k);
     out += '|';
     for (const auto& [k, t, i] : applied_)
@@ -182,6 +198,20 @@ private:
         x.changes.set("lr", 0.1);
       if (roll == 5)
         x.act = decision::action::stop;
+      if (plan_.holds && (plan_.decisions + d.index + r.trainer) % 2 == 0)
+        x = {decision::action::hold, {}, {}, {}, {}};
+    }
+    for (const auto t : d.held) {
+      const auto roll = (plan_.decisions + d.index + 2 * t + (d.last_call ? 1 : 0)) % 5;
+      auto& x = out[t];
+      if (roll == 0)
+        x.act = decision::action::stop;
+      else if (roll == 1)
+        x.act = decision::action::hold;
+      else if (roll == 2 && !d.reports.empty())
+        x.copy_from = d.reports.front().trainer;
+      else if (roll == 3)
+        out.erase(t);
     }
     return out;
   }
@@ -248,19 +278,31 @@ private:
   }
 
   void obey(const engine::decide& d) {
-    if (!decided_.insert(d.index).second)
-      throw broken("decided twice");
-    if (d.index < *decided_.rbegin())
-      throw broken("decided an older sync point");
+    if (d.reports.empty() != d.last_call || (d.last_call && d.held.empty()))
+      throw broken("decided about nobody");
+    last_calls_ += d.last_call;
+    if (d.last_call && d.held.size() != engine_.live())
+      throw broken("a last call while somebody runs");
+    for (const auto t : d.held)
+      if (std::none_of(held_.begin(), held_.end(), [&](const auto& h) { return h.first == t; }))
+        throw broken("asked about one that is not held");
+    for (const auto& r : d.reports) {
+      if (!decided_.insert({d.index, r.trainer, r.incarnation}).second)
+        throw broken("decided twice");
+      const auto is_it = [&](const auto& p) { return p.first == r.trainer; };
+      if (!plan_.one_by_one && d.index < newest_decided_ && std::none_of(promoted_.begin(), promoted_.end(), is_it))
+        throw broken("decided an older sync point");
+    }
+    newest_decided_ = std::max(newest_decided_, d.index);
     for (std::size_t i = 0; i < d.reports.size(); ++i) {
       const auto& r = d.reports[i];
       if (i > 0 && d.reports[i - 1].trainer >= r.trainer)
         throw broken("reports out of order");
-      if (r.incarnation != known_[r.trainer] || r.sync != d.index)
+      if (r.incarnation != known_[r.trainer] || r.sync != d.index || held_.contains({r.trainer, r.sync}))
         throw broken("decided over a stale report");
     }
     decisions_ = choose(d);
-    add({event::kind::decided, 0, 0, d.index});
+    add({event::kind::decided, 0, ++decides_, d.index}); // a sync point may be asked about more than once
   }
   void obey(const engine::export_state& x) {
     owed_.insert({x.trainer, x.incarnation, x.index});
@@ -289,13 +331,26 @@ private:
     run(t);
   }
   void obey(const engine::resume& x) {
+    over_.insert(x.index);
     for (const auto t : x.trainers)
       go_on(x.index, t, *engine_.incarnation_of(t));
+  }
+  void obey(const engine::hold& x) {
+    if (x.incarnation != known_[x.trainer])
+      throw broken("an older incarnation was held");
+    held_.insert({x.trainer, x.index});
+  }
+  void obey(const engine::promote& x) {
+    if (held_.erase({x.trainer, x.index}) == 0)
+      throw broken("one was let go on that was not held");
+    promoted_.insert({x.trainer, x.index});
+    ++let_go_on_;
+    go_on(x.index, x.trainer, x.incarnation);
   }
   void obey(const engine::release& x) {
     if (x.incarnation != known_[x.trainer])
       throw broken("an older incarnation was released");
-    const bool was_owed = !owed_.empty();
+    const bool was_owed = !owed_.empty() && !over_.contains(x.index); // one that is open once more was over
     if (was_owed && engine_.open_round() && x.index >= *engine_.open_round())
       throw broken("released within its round");
     if (!is(x.trainer, x.incarnation, place::parked) || trainers_[x.trainer].at != x.index)
@@ -332,7 +387,13 @@ private:
   std::set<event> seen_;
   std::map<trainer_id, std::uint32_t> known_; ///< newest incarnation that the engine has heard of
   std::map<trainer_id, decision> decisions_;
-  std::set<sync_index> decided_;
+  std::set<std::tuple<sync_index, trainer_id, std::uint32_t>> decided_;
+  sync_index newest_decided_ = 0;
+  std::set<std::pair<trainer_id, sync_index>> held_;     ///< and neither let go on nor told to stop
+  std::set<std::pair<trainer_id, sync_index>> promoted_; ///< that were held there
+  std::uint64_t let_go_on_ = 0, last_calls_ = 0;
+  std::uint32_t decides_ = 0;
+  std::set<sync_index> over_;
   std::set<std::tuple<sync_index, trainer_id, std::uint32_t>> applied_;
   std::set<std::tuple<trainer_id, std::uint32_t, sync_index>>
       owed_; ///< asked and neither answered nor known to be gone
@@ -354,7 +415,8 @@ struct explorer {
     }
     for (std::size_t i = 0; i < w.pending().size(); ++i) {
       branch(w, faults, [i](world& x) { x.deliver(i); });
-      if (faults > 0 && w.pending()[i].what != event::kind::tick)
+      // A decision is handed over by whoever was asked: only of messages are there copies.
+      if (faults > 0 && w.pending()[i].what != event::kind::tick && !(w.holds() && w.pending()[i].what == event::kind::decided))
         branch(w, faults - 1, [i](world& x) { x.deliver(i, true); });
     }
     if (faults == 0)
@@ -399,6 +461,32 @@ TEST_CASE("every order of events with a fault anywhere ends well for two members
   }
 }
 
+TEST_CASE("every order of events with a fault anywhere leaves nobody held") {
+  for (const bool one_by_one : {false, true})
+    for (const unsigned decisions : {1u, 2u, 4u}) {
+      if (one_by_one && decisions == 4)
+        continue;
+      CAPTURE(decisions);
+      CAPTURE(one_by_one);
+      auto o = options_of(one_by_one ? 0 : decisions % 2 ? 0 : 3);
+      o.asynchronous = one_by_one;
+      explorer x;
+      x.explore(world({2, 2, o, decisions, true, one_by_one}), 1);
+      CHECK(x.ends > 20);
+    }
+}
+
+TEST_CASE("every order of events of three members some of whom are held ends well") {
+  for (const bool one_by_one : {false, true})
+    for (const unsigned decisions : {1u, 2u}) {
+      sync_options o;
+      o.asynchronous = one_by_one;
+      explorer x;
+      x.explore(world({3, 2, o, decisions, true, one_by_one}), 0);
+      CHECK(x.ends > 0);
+    }
+}
+
 TEST_CASE("every order of events with two faults ends well for two members and one sync point") {
   explorer x;
   x.explore(world({2, 1, options_of(0), 0}), 2);
@@ -414,7 +502,7 @@ TEST_CASE("every order of events ends well for three members and two sync points
 }
 
 TEST_CASE("long random orders with many faults end well") {
-  std::uint64_t rounds = 0, dropped = 0;
+  std::uint64_t rounds = 0, dropped = 0, let_go_on = 0, last_calls = 0;
   for (std::uint64_t seed = 0; seed < 20000; ++seed) {
     CAPTURE(seed);
     random_stream rng(seed, "sync model");
@@ -423,6 +511,8 @@ TEST_CASE("long random orders with many faults end well") {
     p.syncs = 2 + static_cast<sync_index>(rng.below(5));
     p.options = options_of(static_cast<unsigned>(seed));
     p.decisions = static_cast<unsigned>(rng.below(60));
+    p.holds = seed % 2 == 1;
+    p.one_by_one = p.options.asynchronous = seed % 4 == 3;
     world w(p);
     std::vector<event> past;
     auto faults = rng.below(12);
@@ -431,6 +521,7 @@ TEST_CASE("long random orders with many faults end well") {
       const auto e = w.pending()[i];
       const auto t = static_cast<trainer_id>(rng.below(p.members));
       const bool is_tick = e.what == event::kind::tick;
+      const bool is_answer = e.what == event::kind::decided;
       const auto roll = faults > 0 ? rng.below(12) : 12;
       if (roll < 5)
         --faults;
@@ -443,14 +534,18 @@ TEST_CASE("long random orders with many faults end well") {
       else if (roll == 3 && !past.empty())
         w.repeat(past[rng.below(past.size())]);
       else
-        w.deliver(i, roll == 4 && !is_tick);
-      if (!is_tick)
+        w.deliver(i, roll == 4 && !is_tick && !(p.holds && is_answer));
+      if (!is_tick && !(p.holds && is_answer))
         past.push_back(e);
     }
     w.check_end();
     rounds += w.rounds();
     dropped += w.dropped();
+    let_go_on += w.let_go_on();
+    last_calls += w.last_calls();
   }
+  CHECK(let_go_on > 5000);
+  CHECK(last_calls > 1000);
   CHECK(rounds > 20000);
   CHECK(dropped > 20000);
 }
