@@ -250,6 +250,23 @@ private:
   std::unordered_map<std::string, std::string> names_;
 };
 
+/// Steps that grow by a factor, as rungs do; they join those of "at_steps".
+void read_geometric(const json& j, const std::string& where, sync_schedule& into, std::vector<error>& faults) {
+  object_reader in{j, where, faults};
+  std::uint64_t first = 0, factor = 3, count = 64;
+  in.whole("first", first, 1, max_steps);
+  if (in.is_object() && !in.has("first"))
+    in.fault("first", "is missing: the step of the first sync point");
+  in.whole("factor", factor, 2, 1'000'000);
+  in.whole("count", count, 1, 64);
+  in.finish();
+  for (auto step = first; first > 0 && count > 0 && step <= max_steps; step *= factor, --count)
+    into.at_steps.push_back(step);
+  std::ranges::sort(into.at_steps);
+  const auto repeated = std::ranges::unique(into.at_steps);
+  into.at_steps.erase(repeated.begin(), repeated.end());
+}
+
 void read_sync(const json& j, sync_options& into, std::vector<error>& faults) {
   object_reader in{j, "/sync", faults};
   auto& schedule = into.schedule;
@@ -269,8 +286,10 @@ void read_sync(const json& j, sync_options& into, std::vector<error>& faults) {
       }
   }
   in.real("every_seconds", schedule.every_seconds, 0, max_seconds, true);
-  if (schedule.every_seconds > 0 && (in.has("every_steps") || in.has("at_steps")))
-    in.fault("every_seconds", "cannot be combined with every_steps or at_steps");
+  if (auto* j = in.raw("geometric"))
+    read_geometric(*j, in.pointer("geometric"), schedule, faults);
+  if (schedule.every_seconds > 0 && (in.has("geometric") || in.has("every_steps") || in.has("at_steps")))
+    in.fault("every_seconds", "cannot be combined with every_steps, at_steps or geometric");
   in.boolean("asynchronous", into.asynchronous);
   in.real("quorum", into.quorum, 0, 1, true);
   in.real("deadline_seconds", into.deadline_seconds, 0, max_seconds);
@@ -347,8 +366,11 @@ void read_policy(const json& j, const experiment_checkers& with, experiment& int
   trainers.reserve(into.trainers.size());
   for (auto& t : into.trainers)
     trainers.push_back(t.name);
+  std::unique_ptr<policy> made;
   if (can_check)
-    (void)with.policies->make(into.policy_type, options, into.space, trainers, "/policy", faults);
+    made = with.policies->make(into.policy_type, options, into.space, trainers, "/policy", faults);
+  if (made)
+    made->check(into, faults);
   auto& schedule = into.sync.schedule;
   if (into.policy_type != "none" && schedule.every_steps == 0 && schedule.at_steps.empty() && schedule.every_seconds == 0)
     faults.push_back(fault_at("/policy", "'" + into.policy_type +
@@ -407,8 +429,6 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
       reader.read((*trainers)[i], json_child("/trainers", i), true, out.trainers);
   }
 
-  if (auto* j = in.raw("policy"))
-    read_policy(*j, with, out, space_known && !out.trainers.empty(), faults);
   if (auto* j = in.raw("checkpoints")) {
     object_reader part{*j, "/checkpoints", faults};
     part.whole("every_syncs", out.checkpoints.every_syncs, 0, 1'000'000'000);
@@ -422,6 +442,8 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
     part.boolean("refill", out.failures.refill);
     part.finish();
   }
+  if (auto* j = in.raw("policy")) // it may have conditions to the whole
+    read_policy(*j, with, out, space_known && !out.trainers.empty(), faults);
   if (auto* j = in.raw("slots"))
     read_slots(*j, out.slots, faults);
   in.real("quantum_ms", out.quantum_ms, 0, 10'000, true);

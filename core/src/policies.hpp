@@ -13,6 +13,30 @@
 
 namespace troupe::core {
 
+namespace internal {
+class object_reader;
+}
+
+/// What a policy ranks trainers by.
+struct objective {
+  std::string metric = "accuracy"; ///< as for `metadata::number`
+  bool maximise = true;
+
+  /// Others must neither win nor count.
+  bool healthy(const metadata& m) const;
+  bool better(double a, double b) const { return maximise ? a > b : a < b; }
+  bool better(const metadata& a, const metadata& b) const;
+  /// A strict weak order, as NaN never gets as far as a comparison: healthy ones first, ties by number.
+  bool ranks_before(const metadata& a, const metadata& b) const;
+  std::string text(const metadata& m) const; ///< "accuracy 0.91"
+};
+
+/// Keys "metric" and "mode" of a policy's options.
+void read_objective(internal::object_reader& in, objective& into);
+
+/// Four digits, for people.
+std::string shown_number(double x);
+
 /// The factories of Troupe's own policies; parameters as for `policy_registry::factory`.
 std::unique_ptr<policy> make_schedule(const nlohmann::json& options, const search_space& space,
                                       std::span<const std::string> trainer_names, std::string_view where,
@@ -23,6 +47,13 @@ std::unique_ptr<policy> make_average(const nlohmann::json& options, const search
 std::unique_ptr<policy> make_pbt(const nlohmann::json& options, const search_space& space,
                                  std::span<const std::string> trainer_names, std::string_view where,
                                  std::vector<error>& faults);
+
+std::unique_ptr<policy> make_halving(const nlohmann::json& options, const search_space& space,
+                                     std::span<const std::string> trainer_names, std::string_view where,
+                                     std::vector<error>& faults);
+std::unique_ptr<policy> make_asha(const nlohmann::json& options, const search_space& space,
+                                  std::span<const std::string> trainer_names, std::string_view where,
+                                  std::vector<error>& faults);
 
 /// A trainer's number by its name; a fault at `where` if there is none.
 std::optional<trainer_id> trainer_named(const nlohmann::json& name,

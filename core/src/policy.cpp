@@ -143,6 +143,8 @@ policy_registry builtin_policies() {
   out.add("schedule", make_schedule);
   out.add("average", make_average);
   out.add("pbt", make_pbt);
+  out.add("halving", make_halving);
+  out.add("asha", make_asha);
   return out;
 }
 

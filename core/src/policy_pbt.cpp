@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 #include <set>
 
@@ -16,17 +15,8 @@ using internal::fault_at;
 using internal::json;
 using internal::object_reader;
 
-std::string shown(double x) {
-  if (!std::isfinite(x))
-    return to_string(value{x});
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", x);
-  return text;
-}
-
 struct pbt_options {
-  std::string metric = "accuracy";
-  bool maximise = true;
+  objective by;
   double quantile = 0.25;
   perturbation how;
   std::uint64_t every = 1;
@@ -56,7 +46,7 @@ public:
     if (!is_due(in.index, options_.every))
       return out;
     for (auto& [unused, members] : populations)
-      std::sort(members.begin(), members.end(), [this](auto* a, auto* b) { return ranks_before(*a, *b); });
+      std::sort(members.begin(), members.end(), [this](auto* a, auto* b) { return options_.by.ranks_before(*a, *b); });
     // By trainer number, so that the draws do not depend on how signatures sort.
     for (const auto& m : in.reports)
       if (out.contains(m.trainer) && m.step >= options_.burn_in_steps)
@@ -67,30 +57,11 @@ public:
 private:
   using population = std::vector<const metadata*>;
 
-  /// Others must neither win nor give weights.
-  bool healthy(const metadata& m) const {
-    return std::isfinite(m.number(options_.metric)) && std::isfinite(m.loss);
-  }
-
-  bool better(const metadata& a, const metadata& b) const {
-    const double x = a.number(options_.metric), y = b.number(options_.metric);
-    return options_.maximise ? x > y : x < y;
-  }
-
-  /// A strict weak order, as NaN never gets as far as a comparison.
-  bool ranks_before(const metadata& a, const metadata& b) const {
-    if (healthy(a) != healthy(b))
-      return healthy(a);
-    if (healthy(a) && (better(a, b) || better(b, a)))
-      return better(a, b);
-    return a.trainer < b.trainer;
-  }
-
   void decide_one(const metadata& me, const population& ranked, std::size_t reports, decision& d,
                   random_stream& rng) const {
     const auto n = ranked.size();
     const auto healthy_ones = static_cast<std::size_t>(
-        std::count_if(ranked.begin(), ranked.end(), [this](auto* m) { return healthy(*m); }));
+        std::count_if(ranked.begin(), ranked.end(), [this](auto* m) { return options_.by.healthy(*m); }));
     if (n < 2) {
       if (reports > 1)
         d.reason =
@@ -104,21 +75,21 @@ private:
     if (rank < n - count || (options_.recipients && !options_.recipients->contains(me.trainer)))
       return;
     if (healthy_ones < 2) {
-      d.reason = "nobody to exploit: fewer than 2 trainers have a finite " + options_.metric + " and loss";
+      d.reason = "nobody to exploit: fewer than 2 trainers have a finite " + options_.by.metric + " and loss";
       return;
     }
     const auto& donor = *ranked[rng.below(std::min(count, healthy_ones))];
-    if (healthy(me) && !better(donor, me))
+    if (options_.by.healthy(me) && !options_.by.better(donor, me))
       return; // a tie: nothing to gain
     d.copy_from = donor.trainer;
     d.changes = changes(me.hp, donor.hp, rng);
-    d.reason = "exploits " + donor.name + " (" + options_.metric + " " + shown(donor.number(options_.metric));
-    if (healthy(me))
-      d.reason += (options_.maximise ? " > " : " < ") + shown(me.number(options_.metric)) + ")";
+    d.reason = "exploits " + donor.name + " (" + options_.by.metric + " " + shown_number(donor.number(options_.by.metric));
+    if (options_.by.healthy(me))
+      d.reason += (options_.by.maximise ? " > " : " < ") + shown_number(me.number(options_.by.metric)) + ")";
     else if (std::isfinite(me.loss))
-      d.reason += "; its own is " + shown(me.number(options_.metric)) + ")";
+      d.reason += "; its own is " + shown_number(me.number(options_.by.metric)) + ")";
     else
-      d.reason += "; its own loss is " + shown(me.loss) + ")";
+      d.reason += "; its own loss is " + shown_number(me.loss) + ")";
   }
 
   /// The donor's hyperparameters, perturbed. Keys outside the search space are named only where they differ,
@@ -146,14 +117,7 @@ std::unique_ptr<policy> make_pbt(const json& options, const search_space& space,
   const auto before = faults.size();
   object_reader in{options, std::string{where}, faults};
   pbt_options o;
-  in.text("metric", o.metric);
-  if (o.metric.empty())
-    in.fault("metric", "must name a number of the metadata, such as \"accuracy\" or \"loss\"");
-  std::string mode = o.metric == "loss" || o.metric == "grad_norm" ? "min" : "max";
-  in.text("mode", mode);
-  if (mode != "max" && mode != "min")
-    in.fault("mode", "must be \"max\" or \"min\", but is \"" + mode + "\"");
-  o.maximise = mode == "max";
+  read_objective(in, o.by);
   in.real("quantile", o.quantile, 0, 0.5, true);
   in.real("factor", o.how.factor, 1, 1000, true);
   in.real("resample_probability", o.how.resample_probability, 0, 1);
