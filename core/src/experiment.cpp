@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 #include <unordered_map>
 
@@ -44,6 +45,7 @@ struct trainer_defaults {
   json workload = json::object();
   hyperparameters hp;
   std::uint64_t stop_step = 0; ///< 0: none
+  stop_rules stop;
 };
 
 /// Reads hyperparameters key by key, so that each fault has its own pointer.
@@ -89,8 +91,108 @@ trainer_defaults read_defaults(const json& j, std::vector<error>& faults) {
   out.workload = read_workload(in, faults);
   out.hp = read_hyperparameters(in, "hyperparameters", faults);
   in.whole("stop_step", out.stop_step, 1, max_steps);
+  if (auto* stop = in.raw("stop"))
+    read_stop_rules(*stop, in.pointer("stop"), out.stop, faults);
   in.finish();
   return out;
+}
+
+/// The values of a grid search, by hyperparameter.
+using grid = std::map<std::string, std::vector<value>>;
+
+/// All values of a domain, or `points` of them at equal distances on its scale, ends included.
+std::vector<value> values_of(const domain& d, std::uint64_t points) {
+  if (auto* choice = std::get_if<choice_domain>(&d))
+    return choice->values;
+  std::vector<value> out;
+  for (std::uint64_t i = 0; i < points; ++i) {
+    auto x = value_at(d, points == 1 ? 0.5 : static_cast<double>(i) / static_cast<double>(points - 1));
+    if (out.empty() || out.back() != x) // a coarse domain has fewer
+      out.push_back(std::move(x));
+  }
+  return out;
+}
+
+void read_grid_values(const json& j, const std::string& where, const search_space& space, grid& into,
+                      std::vector<error>& faults) {
+  if (!j.is_object() || j.empty()) {
+    faults.push_back(fault_at(where, "must be an object of lists, such as {\"lr\": [0.1, 0.01]}"));
+    return;
+  }
+  for (auto& [key, list] : j.items()) {
+    auto at = json_child(where, key);
+    if (!list.is_array() || list.empty()) {
+      faults.push_back(fault_at(at, "must be a list of at least one value"));
+      continue;
+    }
+    auto domain = space.domains().find(key);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      auto x = value_from_json(list[i], json_child(at, i));
+      if (!x)
+        faults.push_back(x.error());
+      else if (domain != space.domains().end() && !unit_of(domain->second, *x))
+        faults.push_back(fault_at(json_child(at, i), to_string(*x) + " is outside the search space"));
+      else if (std::ranges::find(into[key], *x) != into[key].end())
+        faults.push_back(fault_at(json_child(at, i), to_string(*x) + " is there twice"));
+      else
+        into[key].push_back(*std::move(x));
+    }
+  }
+}
+
+/// How many trainers a search makes; what a grid says goes to `into`.
+/// Hyperparameters that the trainer gives itself (`fixed`) stay as they are.
+std::uint64_t read_search(const json& j, const std::string& where, const search_space& space,
+                          const hyperparameters& fixed, grid& into, std::vector<error>& faults) {
+  object_reader in{j, where, faults};
+  if (!in.is_object())
+    return 1;
+  std::string type;
+  in.text("type", type);
+  std::uint64_t count = 1;
+  if (type == "random") {
+    in.whole("draws", count, 1, max_trainers);
+    if (!in.has("draws"))
+      in.fault("draws", "is missing: how many trainers to draw");
+    if (space.empty())
+      in.fault("type", "draws from the search space, and /search_space is missing");
+  } else if (type == "grid") {
+    std::uint64_t points = 0, repeats = 1;
+    in.whole("points", points, 1, max_trainers);
+    in.whole("repeats", repeats, 1, max_trainers);
+    if (auto* values = in.raw("values"))
+      read_grid_values(*values, in.pointer("values"), space, into, faults);
+    for (auto& [key, values] : into)
+      if (fixed.find(key))
+        faults.push_back(fault_at(json_child(in.pointer("values"), key), "is given as a hyperparameter already"));
+    for (auto& [key, d] : space.domains()) {
+      if (into.contains(key) || fixed.find(key))
+        continue;
+      if (std::holds_alternative<choice_domain>(d) || in.has("points"))
+        into[key] = values_of(d, points);
+      else
+        in.fault("points", "is missing: '" + key + "' is no list, so give points (how many values of each), or its values in \"values\"");
+    }
+    if (into.empty() && !in.has("values"))
+      in.fault("values", "is missing, and there is no /search_space: a grid needs values");
+    count = repeats;
+    for (auto& [key, values] : into)
+      count = std::min<std::uint64_t>(count * std::max<std::size_t>(values.size(), 1), max_trainers + 1);
+  } else if (!in.has("type")) {
+    in.fault("type", "is missing; known are \"grid\" and \"random\"");
+  } else {
+    in.fault("type", "'" + type + "' is no known search; known are \"grid\" and \"random\"");
+  }
+  in.finish();
+  return count;
+}
+
+/// The values of point `i` of the grid; the last key changes fastest, repeats come last.
+void take_point(const grid& points, std::uint64_t i, hyperparameters& into) {
+  for (auto key = points.rbegin(); key != points.rend(); ++key) {
+    into.set(key->first, key->second[i % key->second.size()]);
+    i /= key->second.size();
+  }
 }
 
 /// Makes trainers of entries, one after the other.
@@ -117,6 +219,13 @@ public:
     auto workload = merged(own_workload);
     base.hp = defaults_.hp;
     base.hp.update(read_hyperparameters(in, "hyperparameters", faults_));
+    grid points;
+    if (auto* search = allow_count ? in.raw("search") : nullptr) {
+      if (counted)
+        in.fault("search", "says how many trainers there are, so it cannot be combined with count");
+      count = read_search(*search, in.pointer("search"), space_, base.hp, points, faults_);
+      counted = true;
+    }
     bool readable = faults_.size() == faults_before; // whatever else is wrong with the entry
     base.stop_step = defaults_.stop_step;
     in.whole("stop_step", base.stop_step, 1, max_steps);
@@ -128,6 +237,10 @@ public:
       in.whole("seed", *seed, 0, UINT64_MAX);
     }
     read_slot(in, base);
+    read_priority(in, base);
+    base.stop = defaults_.stop;
+    if (auto* stop = in.raw("stop"))
+      read_stop_rules(*stop, in.pointer("stop"), base.stop, faults_);
     in.finish();
     check_name(counted ? base.name + "-" + std::to_string(count - 1) : base.name, where);
     if (first_number_ + into.size() + count > max_trainers) {
@@ -149,12 +262,13 @@ public:
       if (counted)
         t.name += "-" + std::to_string(i);
       t.seed = seed ? *seed + i : derive_seed(seed_, "trainer/" + t.name);
+      take_point(points, i, t.hp);
       draw_missing(t.hp, first_number_ + into.size());
       auto [first, fresh] = names_.emplace(t.name, where);
       if (!fresh && faults_.size() < 1000)
         faults_.push_back(fault_at(json_child(where, "name"), "'" + t.name + "' is also the name of " + first->second));
       // Equal trainers have equal faults; drawn values may differ from one to the next.
-      if (good && known && with_.check_workload && (i == 0 || !space_.empty()) && faults_.size() < 1000)
+      if (good && known && with_.check_workload && (i == 0 || !space_.empty() || !points.empty()) && faults_.size() < 1000)
         check_workload(t, workload, j, where);
       into.push_back(std::move(t));
     }
@@ -193,6 +307,16 @@ private:
       into.slot = j->get<std::string>();
     else
       in.fault("slot", "must be a slot's number or a device such as \"cuda:0\", but is " + std::string{kind_of(*j)});
+  }
+
+  void read_priority(object_reader& in, trainer_spec& into) {
+    auto* j = in.raw("priority");
+    if (!j)
+      return;
+    if (!j->is_number_integer() || j->get<std::int64_t>() < -1000 || j->get<std::int64_t>() > 1000)
+      in.fault("priority", "must be a whole number from -1000 to 1000");
+    else
+      into.priority = j->get<std::int32_t>();
   }
 
   void check_name(const std::string& name, const std::string& where) {
@@ -442,6 +566,8 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
     part.boolean("refill", out.failures.refill);
     part.finish();
   }
+  if (auto* j = in.raw("stop"))
+    read_run_stop_rules(*j, "/stop", out.stop, faults);
   if (auto* j = in.raw("policy")) // it may have conditions to the whole
     read_policy(*j, with, out, space_known && !out.trainers.empty(), faults);
   if (auto* j = in.raw("slots"))

@@ -42,6 +42,10 @@ json trainer(const trainer_spec& t) {
   out["stop_step"] = t.stop_step;
   if (!t.slot.empty())
     out["slot"] = t.slot;
+  if (t.priority != 0)
+    out["priority"] = t.priority;
+  if (!t.stop.empty())
+    out["stop"] = ordered(to_json(t.stop));
   return out;
 }
 
@@ -88,6 +92,8 @@ std::string experiment_text(const experiment& x) {
   out["failures"] = {{"max_restarts", x.failures.max_restarts},
                      {"fail_fast", x.failures.fail_fast},
                      {"refill", x.failures.refill}};
+  if (!x.stop.empty())
+    out["stop"] = ordered(to_json(x.stop));
   for (auto& r : x.slots)
     out["slots"].push_back(slot(r));
   out["quantum_ms"] = x.quantum_ms;

@@ -174,6 +174,50 @@ struct moved {
   }
 };
 
+/// A place on the domain's own scale, 0 to 1, as a value.
+struct placed {
+  double unit;
+
+  double between(double low, double high) const { return std::clamp(low + unit * (high - low), low, high); }
+  value operator()(const uniform_domain& d) const {
+    const double x = between(d.low, d.high);
+    return d.quantum > 0 ? grid_value(d, nearest_on_grid(d, x)) : x;
+  }
+  value operator()(const log_uniform_domain& d) const {
+    return std::clamp(std::exp(between(std::log(d.low), std::log(d.high))), d.low, d.high);
+  }
+  value operator()(const integer_domain& d) const {
+    const double low = static_cast<double>(d.low), high = static_cast<double>(d.high);
+    return to_whole(d.log ? std::exp(between(std::log(low), std::log(high))) : between(low, high), d.low, d.high);
+  }
+  value operator()(const choice_domain& d) const {
+    const auto last = static_cast<double>(d.values.size() - 1);
+    return d.values[static_cast<std::size_t>(std::llround(unit * last))];
+  }
+};
+
+/// Where a value that the domain contains lies.
+struct located {
+  const value& x;
+
+  static double share(double at, double low, double high) {
+    return high > low ? std::clamp((at - low) / (high - low), 0.0, 1.0) : 0.5;
+  }
+  double operator()(const uniform_domain& d) const { return share(std::get<double>(x), d.low, d.high); }
+  double operator()(const log_uniform_domain& d) const {
+    return share(std::log(std::get<double>(x)), std::log(d.low), std::log(d.high));
+  }
+  double operator()(const integer_domain& d) const {
+    const auto at = static_cast<double>(std::get<std::int64_t>(x));
+    const double low = static_cast<double>(d.low), high = static_cast<double>(d.high);
+    return d.log ? share(std::log(at), std::log(low), std::log(high)) : share(at, low, high);
+  }
+  double operator()(const choice_domain& d) const {
+    const auto i = std::find(d.values.begin(), d.values.end(), x) - d.values.begin();
+    return share(static_cast<double>(i), 0, static_cast<double>(d.values.size() - 1));
+  }
+};
+
 struct described {
   std::string operator()(const uniform_domain& d) const {
     const auto grid = d.quantum > 0 ? " in steps of " + shown(d.quantum) : "";
@@ -373,6 +417,13 @@ private:
 };
 
 } // namespace
+
+std::optional<double> unit_of(const domain& d, const value& x) {
+  const auto own = std::visit(contained{x}, d);
+  return own ? std::optional{std::visit(located{*own}, d)} : std::nullopt;
+}
+
+value value_at(const domain& d, double unit) { return std::visit(placed{std::clamp(unit, 0.0, 1.0)}, d); }
 
 std::variant<search_space, std::vector<error>> search_space::from_json(const json& j,
                                                                        std::string_view where) {

@@ -202,7 +202,7 @@ TEST_CASE("all faults of a file are reported together with their places") {
   std::ranges::sort(x);
   CHECK(x == texts{
                  "/checkpoints/keep: must be a whole number from 1 to 1000000, but is 0",
-                 "/defaults/lr: is no known key; known are workload, hyperparameters, stop_step",
+                 "/defaults/lr: is no known key; known are workload, hyperparameters, stop_step, stop",
                  "/defaults/stop_step: must be a whole number from 1 to 9007199254740992, but is 0",
                  "/failures/max_restarts: must be a whole number from 0 to 1000000, but is 1.5",
                  "/math: 'fp64' is no known mode; known are fp32, tf32",

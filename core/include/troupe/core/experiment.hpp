@@ -14,10 +14,11 @@
 #include "troupe/core/metadata.hpp"
 #include "troupe/core/policy.hpp"
 #include "troupe/core/search_space.hpp"
+#include "troupe/core/stop_rules.hpp"
 
 namespace troupe::core {
 
-/// One entry of "trainers" (an entry with "count": n stands for n trainers named name-0 …).
+/// One entry of "trainers" (an entry with "count": n, or with a "search", stands for several trainers named name-0 …).
 struct trainer_spec {
   std::string name;
   std::string workload_type;
@@ -26,6 +27,8 @@ struct trainer_spec {
   std::uint64_t seed = 0;        ///< derived from the experiment's seed and the trainer's name unless given (with count: + n)
   std::uint64_t stop_step = 0;
   std::string slot;              ///< "" any, or a slot's number, or a device selector
+  std::int32_t priority = 0;     ///< on its slot, those of a higher one go first; -1000 to 1000
+  stop_rules stop;
 };
 
 /// When trainers meet.
@@ -81,6 +84,7 @@ struct experiment {
   std::string policy_options = "{}"; ///< JSON text
   checkpoint_options checkpoints;
   failure_options failures;
+  run_stop_rules stop;
   std::vector<slot_request> slots;   ///< empty: the command line decides
   double quantum_ms = 2.0;
   bool fusion = true;                ///< equal models on a slot run their steps as one
@@ -104,7 +108,7 @@ struct experiment_checkers {
 /// line and column if it is not JSON. Comments (// and /* */) are allowed.
 std::variant<experiment, std::vector<error>> parse_experiment(std::string_view text, const experiment_checkers& with);
 
-/// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` is not allowed.
+/// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` and `search` are not allowed.
 std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view text, const experiment& of,
                                                              const experiment_checkers& with);
 

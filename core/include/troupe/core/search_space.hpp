@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -34,6 +35,12 @@ struct choice_domain {
 };
 
 using domain = std::variant<uniform_domain, log_uniform_domain, integer_domain, choice_domain>;
+
+/// Where `x` lies between the ends of its domain, 0 to 1 on the domain's own scale (logarithm, place in the list); nullopt: it
+/// is not in the domain. A domain of one value gives 0.5.
+std::optional<double> unit_of(const domain& d, const value& x);
+/// The value there, nearest on the grid; `unit` is cut to 0 … 1.
+value value_at(const domain& d, double unit);
 
 /// How a value moves when a population based training perturbs it.
 struct perturbation {
