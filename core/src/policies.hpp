@@ -54,6 +54,12 @@ std::unique_ptr<policy> make_halving(const nlohmann::json& options, const search
 std::unique_ptr<policy> make_asha(const nlohmann::json& options, const search_space& space,
                                   std::span<const std::string> trainer_names, std::string_view where,
                                   std::vector<error>& faults);
+std::unique_ptr<policy> make_median(const nlohmann::json& options, const search_space& space,
+                                    std::span<const std::string> trainer_names, std::string_view where,
+                                    std::vector<error>& faults);
+std::unique_ptr<policy> make_pb2(const nlohmann::json& options, const search_space& space,
+                                 std::span<const std::string> trainer_names, std::string_view where,
+                                 std::vector<error>& faults);
 
 /// A trainer's number by its name; a fault at `where` if there is none.
 std::optional<trainer_id> trainer_named(const nlohmann::json& name,

@@ -145,6 +145,8 @@ policy_registry builtin_policies() {
   out.add("pbt", make_pbt);
   out.add("halving", make_halving);
   out.add("asha", make_asha);
+  out.add("median", make_median);
+  out.add("pb2", make_pb2);
   return out;
 }
 

@@ -17,10 +17,10 @@
 
 namespace core = troupe::core;
 
-/// Successive halving: at each sync point the worse half of the trainers stops, until `keep` are left.
-class halving : public core::policy {
+/// At each sync point the worse half of the trainers stops, until `keep` are left.
+class better_half : public core::policy {
 public:
-  halving(std::string metric, std::size_t keep) : metric_(std::move(metric)), keep_(keep) {}
+  better_half(std::string metric, std::size_t keep) : metric_(std::move(metric)), keep_(keep) {}
 
   std::map<core::trainer_id, core::decision> decide(const core::policy_input& in,
                                                     core::random_stream&) const override {
@@ -51,7 +51,7 @@ public:
     const auto keep = options.value("keep", nlohmann::json(1u));
     if (!keep.is_number_unsigned() || keep < 1)
       fault("/keep: must be a whole number above 0");
-    return faults.empty() ? std::make_unique<halving>("accuracy", keep.get<std::size_t>()) : nullptr;
+    return faults.empty() ? std::make_unique<better_half>("accuracy", keep.get<std::size_t>()) : nullptr;
   }
 
 private:
@@ -64,9 +64,9 @@ using namespace troupe::core;
 
 namespace {
 
-policy_registry with_halving() {
+policy_registry with_example() {
   auto policies = builtin_policies();
-  policies.add("halving", halving::make);
+  policies.add("better_half", better_half::make);
   return policies;
 }
 
@@ -82,7 +82,7 @@ std::string read(const std::string& path) {
 
 TEST_CASE("a policy of the user's own is made by its name and decides") {
   std::vector<error> faults;
-  const auto p = with_halving().make("halving", nlohmann::json{{"keep", 2u}}, {}, {}, "/policy", faults);
+  const auto p = with_example().make("better_half", nlohmann::json{{"keep", 2u}}, {}, {}, "/policy", faults);
   REQUIRE(p);
   CHECK(faults.empty());
   CHECK_FALSE(p->moves_weights());
@@ -102,7 +102,7 @@ TEST_CASE("a policy of the user's own is made by its name and decides") {
 
 TEST_CASE(
     "an experiment file may name a policy of the user's own and its faults are reported with the others") {
-  const auto policies = with_halving();
+  const auto policies = with_example();
   experiment_checkers checkers;
   checkers.policies = &policies;
   const auto text = [](const char* policy) {
@@ -111,10 +111,10 @@ TEST_CASE(
                            "sync": {"every_steps": 5}, "policy": )"} +
            policy + "}";
   };
-  const auto good = parse_experiment(text(R"({"type": "halving", "keep": 1})"), checkers);
+  const auto good = parse_experiment(text(R"({"type": "better_half", "keep": 1})"), checkers);
   REQUIRE(std::holds_alternative<experiment>(good));
-  CHECK(std::get<experiment>(good).policy_type == "halving");
-  const auto bad = parse_experiment(text(R"({"type": "halving", "keep": 0, "half": true})"), checkers);
+  CHECK(std::get<experiment>(good).policy_type == "better_half");
+  const auto bad = parse_experiment(text(R"({"type": "better_half", "keep": 0, "half": true})"), checkers);
   REQUIRE(std::holds_alternative<std::vector<error>>(bad));
   const auto& faults = std::get<std::vector<error>>(bad);
   REQUIRE(faults.size() == 2);

@@ -85,7 +85,7 @@ TEST_CASE("faults of a decision's JSON are reported together with their pointers
 }
 
 TEST_CASE("the built in policies are known by name and others are refused") {
-  CHECK(builtin_policies().names() == std::vector<std::string>{"average", "none", "pbt", "schedule"});
+  CHECK(builtin_policies().names() == std::vector<std::string>{"asha", "average", "halving", "median", "none", "pb2", "pbt", "schedule"});
   std::vector<error> faults;
   CHECK(made("ptb", "{}", faults) == nullptr);
   REQUIRE(faults.size() == 1);
