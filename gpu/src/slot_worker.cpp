@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <limits>
 #include <list>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "troupe/core/run_order.hpp"
 
 namespace troupe::gpu {
 
@@ -53,6 +55,7 @@ struct slot_worker::impl {
     clock::time_point since; // waiting since then
     run_outcome outcome;
     bool has_turn = false; // in `current`
+    run_hint hint;
   };
   struct queued_task {
     task work;
@@ -70,7 +73,7 @@ struct slot_worker::impl {
   mutable std::mutex mutex;
   std::condition_variable wake;
   std::deque<queued_task> tasks;
-  run_list runs;                                               // waiting; the front has the next slice
+  run_list runs; // waiting: higher priorities first, then who has waited longest
   run_list current;                                            // empty, or those that have the device, as one
   fusion* together = nullptr;                                  // what `current` has in common, if anything
   run_list ended;                                              // their completions are due
@@ -80,8 +83,9 @@ struct slot_worker::impl {
   clock::time_point idle_since;
   std::unique_ptr<context> ctx; // made and destroyed by the thread
 
-  std::vector<queued_run*> doers; // of `current`, in the slice at hand; the thread's alone, as is `fused`
+  std::vector<queued_run*> doers; // of `current`, in the slice at hand; the thread's alone, as are the next two
   std::vector<fused_run> fused;   // their parts
+  std::vector<std::pair<core::waiting_run, run_list::iterator>> joining;
 
   std::atomic<bool> attention{false}; // the step loop should come back: a task, an interrupt or the end
 
@@ -163,6 +167,35 @@ struct slot_worker::impl {
     return r.who->work != nullptr ? r.who->work->fused_with() : nullptr;
   }
 
+  static core::waiting_run rank(const queued_run& r, std::uint64_t turn) {
+    const auto left = r.wanted - std::min(r.outcome.steps, r.wanted);
+    const auto done = r.who->progress.load(std::memory_order_relaxed);
+    const auto step = done > 0 ? r.who->compute_seconds / static_cast<double>(done) : std::numeric_limits<double>::infinity();
+    return {r.hint.priority, r.hint.before_barrier, left > 0 ? static_cast<double>(left) * step : 0.0, turn};
+  }
+
+  /// Of those of the highest priority the first by core::goes_before, as far as a look at each slice may go.
+  run_list::iterator next_run() {
+    constexpr std::uint64_t looks = 64;
+    auto best = runs.begin();
+    auto best_rank = rank(*best, 0);
+    std::uint64_t turn = 1;
+    for (auto r = std::next(best); r != runs.end() && turn < looks && r->hint.priority == best_rank.priority; ++r, ++turn)
+      if (const auto x = rank(*r, turn); core::goes_before(x, best_rank)) {
+        best = r;
+        best_rank = x;
+      }
+    return best;
+  }
+
+  /// Behind all that go first.
+  run_list::iterator place_of(const run_hint& hint) {
+    auto at = runs.end();
+    while (at != runs.begin() && std::prev(at)->hint.priority < hint.priority)
+      --at;
+    return at;
+  }
+
   /// A waiting run gets a turn: its share of the slice begins.
   void admit(run_list::iterator r, clock::time_point now, clock::time_point& slice_end) {
     r->who->wait_seconds += seconds(now - r->since);
@@ -176,7 +209,7 @@ struct slot_worker::impl {
   void admit_next(clock::time_point now, clock::time_point& slice_end) {
     if (current.empty()) {
       slice_end = now;
-      admit(runs.begin(), now, slice_end);
+      admit(next_run(), now, slice_end);
     }
     together = fusion_of(current.front());
     for (auto r = std::next(current.begin()); r != current.end();) { // a task may have changed someone's workload
@@ -188,18 +221,23 @@ struct slot_worker::impl {
     if (together == nullptr)
       return;
     const auto most = together->most();
-    for (auto r = runs.begin(); r != runs.end() && current.size() < most;) {
-      const auto next = std::next(r);
+    if (current.size() >= most)
+      return;
+    joining.clear();
+    for (auto r = runs.begin(); r != runs.end(); ++r)
       if (fusion_of(*r) == together)
-        admit(r, now, slice_end);
-      r = next;
-    }
+        joining.emplace_back(rank(*r, joining.size()), r);
+    const auto room = std::min(joining.size(), most - current.size());
+    std::partial_sort(joining.begin(), joining.begin() + static_cast<std::ptrdiff_t>(room), joining.end(),
+                      [](const auto& a, const auto& b) { return core::goes_before(a.first, b.first); });
+    for (std::size_t i = 0; i < room; ++i)
+      admit(joining[i].second, now, slice_end);
   }
 
   void send_back(run_list::iterator r, clock::time_point now) {
     r->since = now;
     r->has_turn = false;
-    runs.splice(runs.end(), current, r);
+    runs.splice(place_of(r->hint), current, r);
   }
 
   static bool is_over(const queued_run& r) {
@@ -389,12 +427,12 @@ slot_worker::~slot_worker() {
     impl_->thread.join();
 }
 
-void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done) {
+void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done, run_hint hint) {
   if (who == nullptr || done == nullptr)
     throw std::invalid_argument("slot_worker::run needs a hosted workload and a completion");
   const auto now = clock::now();
   impl::run_list item;
-  item.push_back({std::move(who), steps, std::move(done), now, {}, false});
+  item.push_back({std::move(who), steps, std::move(done), now, {}, false, hint});
   auto& r = item.front();
   std::unique_lock lock(impl_->mutex);
   if (impl_->stopping) {
@@ -406,7 +444,7 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
   const auto [at, fresh] = impl_->index.try_emplace(r.who.get(), item.begin());
   if (fresh) {
     r.who->interrupt.store(false, std::memory_order_relaxed);
-    impl_->runs.splice(impl_->runs.end(), item);
+    impl_->runs.splice(impl_->place_of(hint), item);
     if (impl_->together != nullptr)
       impl_->attention.store(true, std::memory_order_relaxed); // it may belong to those that run
   } else {

@@ -47,10 +47,10 @@ std::shared_ptr<hosted> host(scripted::step_function f = nullptr) {
 }
 
 /// A run's outcome, to wait for.
-std::future<run_outcome> start(slot_worker& w, std::shared_ptr<hosted> who, std::uint64_t steps) {
+std::future<run_outcome> start(slot_worker& w, std::shared_ptr<hosted> who, std::uint64_t steps, run_hint hint = {}) {
   auto p = std::make_shared<std::promise<run_outcome>>();
   auto f = p->get_future();
-  w.run(std::move(who), steps, [p](run_outcome o) { p->set_value(std::move(o)); });
+  w.run(std::move(who), steps, [p](run_outcome o) { p->set_value(std::move(o)); }, hint);
   return f;
 }
 
@@ -135,6 +135,50 @@ TEST_CASE("many runs share one slot in turns and all finish") {
   CHECK(w.snapshot().waiting == 0);
   for (auto& x : who)
     CHECK(x->wait_seconds > 0);
+}
+
+TEST_CASE("runs of a higher priority go first and before a barrier the one with the most left") {
+  slot_worker w(cpu_slot(), {.slice = std::chrono::microseconds(0)}); // a turn is one step
+  std::vector<std::size_t> order; // touched by the slot's thread alone
+  gate g;
+  auto first = start(w, host([&](context&, std::uint64_t) { return g.pass(), 0.0; }), 1, {100, false});
+  g.reached.wait();
+  struct plan {
+    std::uint64_t steps;
+    double seconds_a_step;
+    run_hint hint;
+  };
+  const std::vector<plan> plans{{4, 1, {0, false}}, {5, 1, {1, true}}, {8, 1, {1, true}},  {3, 2, {1, true}},
+                                {3, 9, {2, false}}, {4, 1, {0, false}}, {2, 50, {0, true}}};
+  std::vector<std::future<run_outcome>> runs;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    auto who = host([&order, i](context&, std::uint64_t) { return order.push_back(i), 0.0; });
+    who->progress = 1000; // as measured so far
+    who->compute_seconds = 1000 * plans[i].seconds_a_step;
+    runs.push_back(start(w, who, plans[i].steps, plans[i].hint));
+  }
+  g.open_promise.set_value();
+  for (auto& r : runs)
+    r.get();
+  std::vector<double> left;
+  for (const auto& p : plans)
+    left.push_back(static_cast<double>(p.steps) * p.seconds_a_step);
+  for (const auto i : order) {
+    for (std::size_t k = 0; k < plans.size(); ++k) {
+      if (k == i || left[k] <= 0.01)
+        continue;
+      CHECK(plans[k].hint.priority <= plans[i].hint.priority);
+      if (plans[k].hint.priority != plans[i].hint.priority)
+        continue;
+      CHECK((plans[i].hint.before_barrier || !plans[k].hint.before_barrier));
+      if (plans[i].hint.before_barrier && plans[k].hint.before_barrier)
+        CHECK(left[k] <= left[i] + 0.1);
+    }
+    left[i] -= plans[i].seconds_a_step;
+  }
+  // Those without a barrier ahead take turns.
+  const std::vector<std::size_t> last(order.end() - 8, order.end());
+  CHECK(last == std::vector<std::size_t>{0, 5, 0, 5, 0, 5, 0, 5});
 }
 
 TEST_CASE("a lone run keeps the slot however many slices it lasts") {

@@ -26,6 +26,12 @@ struct hosted {
   std::uint64_t loss_count = 0;
 };
 
+/// Which runs go first; see core::goes_before.
+struct run_hint {
+  std::int32_t priority = 0;
+  bool before_barrier = false; ///< it ends at a sync point at which others wait
+};
+
 /// How a run ended.
 struct run_outcome {
   std::uint64_t steps = 0;  ///< done in this run, all its slices together
@@ -41,7 +47,7 @@ core::error current_error(bool* device_lost = nullptr) noexcept;
 /// The one thread that computes on a slot, and its run queue.
 ///
 /// Two kinds of work: *runs* (train this workload for up to n steps) share the device in time slices, round
-/// robin; *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next
+/// robin, except that runs of a higher priority go first, and of those before a barrier the longest; *tasks* (anything else: build, evaluate, save, load, GPU actors' handlers) go ahead of the next
 /// slice, in the order they came. A run keeps its place until its steps are done or it is interrupted, so a
 /// lone trainer costs no hand-over between slices, and a run that waits is ended at once by an interrupt. A
 /// task or an interrupt that arrives during a slice is served after the step at hand; the slice then goes on
@@ -63,7 +69,7 @@ public:
 
   using run_done = std::function<void(run_outcome)>;
   /// Thread-safe. One run per `who` at a time: a second one completes as refused.
-  void run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done);
+  void run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done done, run_hint hint = {});
   /// Ends `who`'s run after its current step, at once if it is not running now. No effect without a run.
   /// Thread-safe.
   void interrupt(const std::shared_ptr<hosted>& who);
