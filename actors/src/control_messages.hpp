@@ -23,13 +23,15 @@ struct supervisor_call {
 TROUPE_LOCAL_MESSAGE(supervisor_call)
 
 /// A delayed message to oneself; one of an older generation is void.
-enum class alarm_kind : std::uint8_t { deadline, clock, progress, node_wait };
+enum class alarm_kind : std::uint8_t { deadline, clock, progress, time, node_wait };
 inline std::string to_string(alarm_kind x) {
   switch (x) {
   case alarm_kind::deadline:
     return "deadline";
   case alarm_kind::clock:
     return "clock";
+  case alarm_kind::time:
+    return "time";
   case alarm_kind::progress:
     return "progress";
   case alarm_kind::node_wait:

@@ -17,6 +17,10 @@ std::optional<core::sync_index> index_of(const next_sync& x) {
   return x.any ? std::optional(x.index) : std::nullopt;
 }
 
+bool waits_one_by_one(const run_host& host) {
+  return host.options.exp.sync.asynchronous && host.policy && host.policy->holds();
+}
+
 /// Where the engine stands when a run is gone on with.
 std::optional<core::sync_index> closed_before(const run_host& host) {
   return host.resumed ? host.resumed->last_sync : std::nullopt;
@@ -33,7 +37,8 @@ caf::actor spawn_coordinator(caf::actor_system& sys, coordinator::settings s) {
 
 coordinator::coordinator(caf::event_based_actor* self, settings s)
     : self_(self), settings_(std::move(s)), host_(*settings_.host), exp_(host_.options.exp),
-      engine_(exp_.sync, closed_before(host_)), began_(clock::now()) {
+      one_by_one_(waits_one_by_one(host_)), free_running_(exp_.sync.asynchronous && !one_by_one_),
+      engine_(exp_.sync, closed_before(host_), one_by_one_), began_(clock::now()) {
   if (const auto closed = engine_.closed())
     next_call_ = *closed + 1;
 }
@@ -88,6 +93,7 @@ void coordinator::start(caf::actor supervisor) {
     t.spec = spec;
     t.id = static_cast<core::trainer_id>(trainers_.size());
     t.hp = spec.hp;
+    t.watch = core::stop_watch(spec.stop);
     trainers_.push_back(std::move(t));
   }
   live_ = trainers_.size();
@@ -102,6 +108,11 @@ void coordinator::take_over_record() {
   if (!host_.resumed)
     return;
   const auto& r = *host_.resumed;
+  for (const auto& m : r.history) {
+    remember(m);
+    if (m.trainer < trainers_.size())
+      (void)trainers_[m.trainer].watch.observe(m);
+  }
   for (auto& t : trainers_) {
     if (t.id < r.trainers.size()) {
       const auto& past = r.trainers[t.id];
@@ -117,12 +128,16 @@ void coordinator::take_over_record() {
                                                                     : trainer_state::finished;
         if (past.state == status::failed)
           t.failure = {core::errc::failed, past.reason};
+        else if (past.stopped)
+          t.reason = past.reason;
         --live_;
         continue;
       }
       // Another life than any on record, so that nothing of an old process is taken for this one's.
       t.incarnation = past.newest_incarnation + 1;
     }
+    if (const auto i = r.standing.find(t.id); i != r.standing.end())
+      engine_.restore(t.id, i->second);
     if (const auto i = r.replay.find(t.id); i != r.replay.end())
       t.replay = i->second;
     if (const auto i = r.saved.find(t.id); i != r.saved.end()) {
@@ -217,6 +232,7 @@ void coordinator::on_up(const trainer_up& x) {
                             {"slot", t->where}});
   if (begun_) {
     begin(*t);
+    wake_for_time();
     if (called)
       command(*t, call_sync{{}, *next});
   } else {
@@ -237,7 +253,7 @@ void coordinator::on_report(const sync_report& x) {
   t->hp = m.hp;
   m.name = t->spec.name;
   t->newest = m;
-  if (exp_.sync.asynchronous) {
+  if (free_running_) {
     perform(engine_.reported(m, index_of(x.next), clock::now()));
     report_asynchronously(*t, m);
     return;
@@ -311,6 +327,9 @@ void coordinator::on_alarm(const alarm& x) {
       host_.tell_progress(std::move(s));
       set_alarm(alarm_kind::progress, host_.options.progress_interval);
     });
+    break;
+  case alarm_kind::time:
+    on_time();
     break;
   case alarm_kind::node_wait:
     if (!launched_)

@@ -17,6 +17,7 @@
 #include "supervisor.hpp"
 #include "troupe/actors/messages.hpp"
 #include "troupe/actors/run.hpp"
+#include "troupe/core/barrier_ledger.hpp"
 #include "troupe/core/sync_engine.hpp"
 
 namespace troupe::actors::internal {
@@ -111,6 +112,10 @@ private:
     core::decision deciding;                           ///< newest one sent
     state_ref loading;                                 ///< put into memory for this launch
     std::uint64_t final_hash = 0;
+    core::stop_watch watch;
+    bool enough = false;                      ///< told to stop because of its own rules
+    std::optional<clock::time_point> stop_at; ///< its time is over then
+    std::string reason;                       ///< why it was stopped
   };
 
   /// A pause, resume, push or stop that waits for its trainers.
@@ -202,6 +207,11 @@ private:
   void leave_all(trainer& t, const std::string& why);
   void check_end();
   void interrupt_now();
+  std::optional<core::decision> look_at(trainer& t, const core::metadata& m);
+  void stop_all(const std::string& reason);
+  void stop_now(trainer& t, const std::string& reason);
+  void wake_for_time();
+  void on_time();
   void finish_run();
   void drop(const state_ref& x);
   void keep(trainer& t, const state_ref& x, std::optional<core::sync_index> k);
@@ -213,16 +223,20 @@ private:
   void act(core::sync_engine::apply& x);
   void act(core::sync_engine::resume& x);
   void act(core::sync_engine::release& x);
+  void act(core::sync_engine::hold& x);
+  void act(core::sync_engine::promote& x);
   void act(core::sync_engine::stop_straggler& x);
   void act(core::sync_engine::wake_at& x);
   void act(core::sync_engine::note& x);
   void act(core::sync_engine::all_done& x);
-  core::policy_input input_of(core::sync_index k, const std::vector<core::metadata>& reports) const;
+  core::policy_input input_of(core::sync_index k, const std::vector<core::metadata>& reports);
+  std::vector<core::metadata> newest_reports() const;
+  void remember(const core::metadata& m);
   std::map<core::trainer_id, core::decision> ask_policy(const core::policy_input& in, std::uint64_t stream);
   std::shared_ptr<sync_point_event> make_event(core::sync_index k, std::vector<core::metadata> reports,
                                                std::map<core::trainer_id, core::decision> decisions) const;
   void record_round();
-  bool saves_at(core::sync_index k) const;
+  bool saves_at(core::sync_index k);
   void send_decision(trainer& t, core::sync_index k, core::decision what, std::vector<state_ref> sources,
                      bool saves);
   void average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then);
@@ -266,6 +280,8 @@ private:
   settings settings_;
   run_host& host_;
   core::experiment& exp_;
+  const bool one_by_one_;   ///< asynchronous, and trainers wait for their own decisions
+  const bool free_running_; ///< asynchronous, and they do not wait
   caf::actor supervisor_;
   core::sync_engine engine_;
   clock::time_point began_;
@@ -290,6 +306,11 @@ private:
   std::map<alarm_kind, std::uint64_t> alarms_;
   core::sync_index next_call_ = 0;
   std::map<core::sync_index, std::size_t> passed_; ///< asynchronous: how many passed each sync point
+  std::uint64_t reports_since_save_ = 0;           ///< one by one
+  std::vector<core::metadata> history_;            ///< for policies that want it
+  std::map<std::pair<core::trainer_id, core::sync_index>, std::size_t> in_history_; ///< where it is
+  core::barrier_ledger barriers_;
+  std::vector<core::trainer_standing> standing_; ///< by number; made anew for each question to the policy
 };
 
 caf::actor spawn_coordinator(caf::actor_system& sys, coordinator::settings s);

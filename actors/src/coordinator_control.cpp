@@ -173,11 +173,7 @@ void coordinator::stop(const std::string& who, const std::string& reason, reply<
   open_operation(std::move(o));
   for (const auto id : *ts) {
     auto& t = trainers_[id];
-    t.stop_reason = reason.empty() ? "stopped on request" : reason;
-    if (t.hdl && begun_)
-      command(t, stop_training{{}, true, t.stop_reason});
-    else if (t.waits_for_room)
-      stop_waiting(t);
+    stop_now(t, reason.empty() ? "stopped on request" : reason);
   }
 }
 
@@ -349,6 +345,10 @@ trainer_info coordinator::info_of(const trainer& t) const {
   x.newest = t.newest;
   x.hp = t.hp;
   x.failure = t.failure;
+  x.reason = t.reason;
+  const auto waits = barriers_.of(t.id);
+  x.barrier_seconds = waits.seconds;
+  x.barrier_bound_seconds = waits.bound;
   return x;
 }
 

@@ -62,8 +62,10 @@ void coordinator::launch_from(core::trainer_id id, std::uint32_t incarnation, co
   h.seed = t.spec.seed;
   h.stop_step = t.spec.stop_step;
   h.schedule = to_wire(exp_.sync.schedule);
-  h.asynchronous = exp_.sync.asynchronous;
+  h.asynchronous = free_running_;
   h.fusion = exp_.fusion;
+  h.priority = t.spec.priority;
+  h.barrier = !exp_.sync.asynchronous;
   h.state = from;
   const auto size = h.workload_options.size() + wire_size(t.spec.hp) + 16 * h.schedule.at_steps.size() + 512;
   if (auto fits = fits_control_plane(size, "the description of trainer " + t.spec.name); !fits) {
@@ -84,6 +86,79 @@ void coordinator::begin_all_if_ready() {
     set_alarm(alarm_kind::clock, std::chrono::duration_cast<clock::duration>(
                                      std::chrono::duration<double>(exp_.sync.schedule.every_seconds)));
   host_.tell([s = status_now()](run_listener& l) { l.on_started(s); });
+  wake_for_time();
+}
+
+// -- enough
+// --------------------------------------------------------------------------------------------------------------
+
+/// A decision to stop if the trainer has trained enough; and whether all have.
+std::optional<core::decision> coordinator::look_at(trainer& t, const core::metadata& m) {
+  const auto why = t.watch.observe(m);
+  const auto& rules = exp_.stop;
+  if (rules.target && rules.target->reached(m))
+    stop_all("the experiment reached its target: " + t.spec.name + " has " + rules.target->text());
+  if (rules.steps > 0) {
+    std::uint64_t steps = 0;
+    for (const auto& x : trainers_)
+      steps += x.step;
+    if (steps >= rules.steps)
+      stop_all("the experiment's " + std::to_string(rules.steps) + " steps are done");
+  }
+  if (!why)
+    return std::nullopt;
+  t.enough = true;
+  if (t.stop_reason.empty())
+    t.stop_reason = *why; // should it fail and be restarted before it hears of it
+  return core::decision{core::decision::action::stop, {}, {}, {}, *why};
+}
+
+void coordinator::stop_all(const std::string& reason) {
+  for (auto& t : trainers_) {
+    if (!is_live(t.state) || !t.stop_reason.empty())
+      continue;
+    stop_now(t, reason);
+  }
+}
+
+void coordinator::stop_now(trainer& t, const std::string& reason) {
+  t.stop_reason = reason;
+  if (t.hdl && begun_)
+    command(t, stop_training{{}, true, reason});
+  else if (t.waits_for_room)
+    stop_waiting(t);
+}
+
+/// Sets the alarm for whose time is over next.
+void coordinator::wake_for_time() {
+  auto next = clock::time_point::max();
+  if (exp_.stop.seconds > 0)
+    next = began_ + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(exp_.stop.seconds));
+  for (const auto& t : trainers_)
+    if (t.stop_at && is_live(t.state) && t.stop_reason.empty())
+      next = std::min(next, *t.stop_at);
+  const auto now = clock::now();
+  if (next != clock::time_point::max())
+    set_alarm(alarm_kind::time, std::min<clock::duration>(next - now, std::chrono::hours(24 * 365)));
+}
+
+void coordinator::on_time() {
+  const auto now = clock::now();
+  const auto seconds = std::chrono::duration<double>(now - began_).count();
+  const auto text = [](double s) {
+    auto out = std::to_string(s);
+    out.erase(out.find_last_not_of('0') + 1);
+    if (out.back() == '.')
+      out.pop_back();
+    return out + " s are over";
+  };
+  for (auto& t : trainers_)
+    if (t.stop_at && *t.stop_at <= now && is_live(t.state) && t.stop_reason.empty())
+      stop_now(t, "its " + text(t.spec.stop.seconds));
+  if (exp_.stop.seconds > 0 && seconds >= exp_.stop.seconds)
+    stop_all("the experiment's " + text(exp_.stop.seconds));
+  else
+    wake_for_time();
 }
 
 void coordinator::begin(trainer& t) {
@@ -91,6 +166,9 @@ void coordinator::begin(trainer& t) {
     command(t, pause_training{});
   send_pushes(t);
   t.state = t.wants_pause ? trainer_state::paused : trainer_state::running;
+  if (t.spec.stop.seconds > 0 && !t.stop_at) {
+    t.stop_at = clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(t.spec.stop.seconds));
+  }
   if (t.stop_reason.empty())
     command(t, begin_training{});
   else
@@ -102,6 +180,7 @@ core::trainer_id coordinator::add(core::trainer_spec spec, const std::string& te
   t.id = static_cast<core::trainer_id>(trainers_.size());
   t.spec = spec;
   t.hp = spec.hp;
+  t.watch = core::stop_watch(spec.stop);
   exp_.trainers.push_back(std::move(spec));
   trainers_.push_back(std::move(t));
   ++live_;
@@ -187,6 +266,7 @@ void coordinator::stop_waiting(trainer& t) {
   if (t.newest)
     details["metadata"] = core::to_json(*t.newest);
   event("trainer_finished", std::move(details));
+  t.reason = t.stop_reason;
   end(t, trainer_state::stopped);
   check_end();
 }
@@ -261,6 +341,10 @@ void coordinator::refill(const trainer& gone) {
   text["workload"]["type"] = spec.workload_type;
   if (!spec.slot.empty())
     text["slot"] = spec.slot;
+  if (spec.priority != 0)
+    text["priority"] = spec.priority;
+  if (!spec.stop.empty())
+    text["stop"] = core::to_json(spec.stop);
   event("trainer_refilled", {{"trainer", gone.id}, {"by", spec.name}, {"reason", plan->reason}});
   auto& fresh = trainers_[add(spec, text.dump())];
   if (!donor || !(donor->kept || donor->hdl)) {
@@ -323,6 +407,8 @@ void coordinator::on_finished(const trainer_finished& x) {
   t->step = m.step;
   t->hp = m.hp;
   t->newest = m;
+  if (!exp_.sync.asynchronous)
+    barriers_.finish(m);
   supervise([ref = x.from](supervisor& s) { s.forget(ref, false); });
   acknowledge(operation::kind::stop, *t, m.step);
   if (interrupting_ && x.stopped) {
@@ -337,6 +423,8 @@ void coordinator::on_finished(const trainer_finished& x) {
     return;
   }
   const auto was = t->incarnation;
+  if (x.stopped)
+    t->reason = x.reason;
   if (x.state)
     ending_.insert(t->id);
   end(*t, x.stopped ? trainer_state::stopped : trainer_state::finished);
@@ -401,6 +489,8 @@ void coordinator::finish_run() {
   s.rounds = engine_.rounds();
   s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
   s.directory = host_.options.directory;
+  s.barrier_seconds = barriers_.total().seconds;
+  s.barrier_bound_seconds = barriers_.total().bound;
   bool any_failed = !run_failure_.text.empty();
   bool any_left = false;
   for (auto& t : trainers_) {

@@ -37,16 +37,50 @@ void coordinator::perform(core::sync_engine::actions as) {
 // -- deciding
 // ------------------------------------------------------------------------------------------------------------
 
-bool coordinator::saves_at(core::sync_index k) const {
-  const auto every = exp_.checkpoints.every_syncs;
-  return every > 0 && (std::uint64_t{k} + 1) % every == 0;
+/// Once for each report; one by one, when as many reports have come as there are trainers.
+bool coordinator::saves_at(core::sync_index k) {
+  const std::uint64_t every = exp_.checkpoints.every_syncs;
+  if (!one_by_one_)
+    return every > 0 && (std::uint64_t{k} + 1) % every == 0;
+  if (every == 0 || ++reports_since_save_ < every * live_ || sets_in_flight_ >= max_sets_in_flight)
+    return false;
+  reports_since_save_ = 0;
+  return true;
 }
 
-core::policy_input coordinator::input_of(core::sync_index k,
-                                         const std::vector<core::metadata>& reports) const {
+/// The newest report of each live trainer.
+std::vector<core::metadata> coordinator::newest_reports() const {
+  std::vector<core::metadata> out;
+  for (const auto& x : trainers_)
+    if (is_live(x.state) && x.newest)
+      out.push_back(*x.newest);
+  return out;
+}
+
+void coordinator::remember(const core::metadata& m) {
+  if (!host_.policy->wants_history())
+    return;
+  const auto [i, fresh] = in_history_.try_emplace({m.trainer, m.sync}, history_.size());
+  if (fresh)
+    history_.push_back(m);
+  else
+    history_[i->second] = m;
+}
+
+core::policy_input coordinator::input_of(core::sync_index k, const std::vector<core::metadata>& reports) {
+  using standing = core::trainer_standing;
+  standing_.clear();
+  for (const auto& t : trainers_)
+    standing_.push_back(t.state == trainer_state::held       ? standing::held
+                        : t.state == trainer_state::finished ? standing::finished
+                        : t.state == trainer_state::stopped  ? standing::stopped
+                        : t.state == trainer_state::failed   ? standing::failed
+                                                             : standing::running);
   core::policy_input in;
   in.index = k;
   in.reports = reports;
+  in.standing = standing_;
+  in.history = history_;
   in.signature = [this](core::trainer_id t) -> std::string_view {
     return t < trainers_.size() ? std::string_view(trainers_[t].signature) : std::string_view();
   };
@@ -85,7 +119,25 @@ void coordinator::act(core::sync_engine::decide& x) {
   round_ = {};
   round_.index = x.index;
   round_.saves = saves_at(x.index);
-  auto decisions = ask_policy(input_of(x.index, x.reports), x.index);
+  for (const auto& r : x.reports)
+    remember(r);
+  std::map<core::trainer_id, core::decision> decisions;
+  if (one_by_one_ && !x.last_call) {
+    const auto reports = newest_reports();
+    auto in = input_of(x.index, reports);
+    in.only = x.reports.front().trainer;
+    // Each trainer's decision at each of its sync points has numbers of its own.
+    decisions = ask_policy(in, (std::uint64_t{*in.only} + 1) << 32 | x.index);
+  } else {
+    auto in = input_of(x.index, x.reports);
+    in.last_call = x.last_call;
+    decisions = ask_policy(in, x.index);
+  }
+  if (!exp_.sync.asynchronous && !x.last_call)
+    barriers_.add(x.reports);
+  for (const auto& r : x.reports)
+    if (auto enough = look_at(trainers_[r.trainer], r))
+      decisions[r.trainer] = std::move(*enough);
   round_.what = make_event(x.index, std::move(x.reports), decisions);
   round_.decisions = std::move(decisions);
   if (round_.saves)
@@ -225,6 +277,10 @@ void coordinator::act(core::sync_engine::apply& x) {
   auto& t = trainers_[x.trainer];
   if (t.incarnation != x.incarnation || !t.hdl)
     return;
+  if (t.enough) { // its state is worth keeping; the engine hears that it finished
+    command(t, stop_training{{}, true, x.what.reason});
+    return;
+  }
   if (!x.what.average_of.empty()) {
     const auto of = x.what.average_of;
     if (const auto mean = round_.means.find(of); mean != round_.means.end()) {
@@ -289,7 +345,7 @@ void coordinator::settle(trainer& who, const decision_applied& x) {
     t->replay[x.sync].changes.update(t->deciding.changes);
   for (const auto& s : std::exchange(t->sources, {}))
     drop(s);
-  if (exp_.sync.asynchronous)
+  if (free_running_)
     return;
   if (const auto i = replaying_.find(t->id); i != replaying_.end() && i->second == x.sync) {
     replaying_.erase(i);
@@ -330,6 +386,21 @@ void coordinator::act(core::sync_engine::release& x) {
   command(t, release_trainer{{}, x.index});
 }
 
+void coordinator::act(core::sync_engine::hold& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation == x.incarnation && is_live(t.state))
+    t.state = trainer_state::held;
+  barriers_.skip(x.trainer);
+}
+
+void coordinator::act(core::sync_engine::promote& x) {
+  auto& t = trainers_[x.trainer];
+  if (t.incarnation != x.incarnation || !t.hdl)
+    return;
+  t.state = t.wants_pause ? trainer_state::paused : trainer_state::running;
+  command(t, resume_sync{{}, x.index});
+}
+
 void coordinator::act(core::sync_engine::stop_straggler& x) {
   auto& t = trainers_[x.trainer];
   if (t.incarnation == x.incarnation && t.hdl)
@@ -360,7 +431,7 @@ void coordinator::call_round() {
     const auto k = next_call_++;
     perform(engine_.called(k, clock::now()));
     for (auto& t : trainers_)
-      if (t.hdl && is_live(t.state))
+      if (t.hdl && is_live(t.state) && t.state != trainer_state::held)
         command(t, call_sync{{}, k});
   }
   set_alarm(alarm_kind::clock, std::chrono::duration_cast<clock::duration>(
@@ -375,10 +446,8 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
   const auto ref = ref_of(t);
   core::decision d;
   if (exp_.policy_type != "none") {
-    std::vector<core::metadata> reports;
-    for (const auto& x : trainers_)
-      if (is_live(x.state) && x.newest)
-        reports.push_back(*x.newest);
+    remember(m);
+    const auto reports = newest_reports();
     auto in = input_of(k, reports);
     in.only = t.id;
     // Each trainer's decision at each of its sync points has numbers of its own.
@@ -386,6 +455,8 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
     if (const auto i = decisions.find(t.id); i != decisions.end())
       d = i->second;
   }
+  if (auto enough = look_at(t, m))
+    d = std::move(*enough);
   auto what = make_event(k, {m},
                          says_nothing(d) ? std::map<core::trainer_id, core::decision>{}
                                          : std::map<core::trainer_id, core::decision>{{t.id, d}});
@@ -416,6 +487,10 @@ void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index
   auto* t = current(who);
   if (!t || !t->hdl || interrupting_)
     return;
+  if (t->enough) {
+    command(*t, stop_training{{}, true, d.reason});
+    return;
+  }
   if (!takes_weights(d)) {
     send_decision(*t, k, d, {}, false);
     t->state = trainer_state::running;

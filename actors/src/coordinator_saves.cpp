@@ -57,7 +57,7 @@ void coordinator::begin_saving(std::optional<core::sync_index> k) {
       continue;
     if (t.hdl && !k) {
       savings_[number].waiting.insert(t.id);
-    } else if (t.kept && (!t.hdl || t.kept_sync == k)) {
+    } else if (t.kept && (!t.hdl || (t.kept_sync == k && !one_by_one_))) {
       savings_[number].held.emplace_back(t.id, t.kept);
       add_state(number, t, t.kept);
     } else if (t.hdl) {

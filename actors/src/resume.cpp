@@ -1,6 +1,7 @@
 #include "resume.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -11,29 +12,92 @@ namespace troupe::actors::internal {
 
 namespace {
 
-/// Up to the set that the run goes on from.
+/// What the record says up to a set, without what was done again after a crash.
+template <class T>
+class branch {
+public:
+  /// `read(line, into)` takes what it wants of a sync point's line.
+  template <class Read>
+  core::result<void> read(const std::string& directory, std::optional<std::uint32_t> set, Read read) {
+    bool past = false;
+    auto torn = core::visit_run(directory, [&](std::string_view kind, nlohmann::json& line) {
+      if (past)
+        return;
+      if (kind == "sync_point") {
+        read(line, items_);
+      } else if (kind == "checkpoint_set") {
+        const auto number = line.value("number", std::uint64_t{0});
+        sizes_[number] = items_.size();
+        past = set && number == *set;
+      } else if (kind == "gone_on") {
+        const auto from = line.find("set");
+        const auto known = from != line.end() && from->is_number_unsigned()
+                               ? sizes_.find(from->template get<std::uint64_t>())
+                               : sizes_.end();
+        items_.resize(known == sizes_.end() ? 0 : std::min(known->second, items_.size()));
+      }
+    });
+    return torn ? core::result<void>{} : torn.error();
+  }
+  std::vector<T>& items() { return items_; }
+
+private:
+  std::vector<T> items_;
+  std::map<std::uint64_t, std::size_t> sizes_;
+};
+
+struct past_decision {
+  core::sync_index index = 0;
+  core::trainer_id trainer = 0;
+  std::uint64_t step = 0;
+  bool reported = false; ///< at this sync point; else it was held
+  core::decision what;
+};
+
+void read_decisions_of(nlohmann::json& line, std::vector<past_decision>& into) {
+  const auto k = line.value("index", core::sync_index{0});
+  for (const char* list : {"trainers", "others"})
+    for (const auto& x : line.value(list, nlohmann::json::array())) {
+      past_decision d{k, x.value("trainer", core::trainer_id{0}), x.value("step", std::uint64_t{0}),
+                      std::string_view(list) == "trainers", {}};
+      if (x.contains("decision"))
+        if (auto what = core::decision_from_json(x["decision"], ""))
+          d.what = std::move(*what);
+      into.push_back(std::move(d));
+    }
+}
+
+/// Up to the set that the run goes on from: who is held, and which hyperparameters a trainer is given again as it comes by.
 core::result<void> read_decisions(const std::string& directory, resumed_run& out) {
-  bool past = false;
-  auto torn = core::visit_run(directory, [&](std::string_view kind, nlohmann::json& line) {
-    if (past || (kind != "sync_point" && kind != "checkpoint_set"))
-      return;
-    if (kind == "checkpoint_set") {
-      past = line.value("number", std::uint64_t{0}) == *out.set;
-      return;
+  branch<past_decision> log;
+  if (auto ok = log.read(directory, out.set, read_decisions_of); !ok)
+    return ok;
+  using action = core::decision::action;
+  std::map<core::trainer_id, std::uint64_t> steps;
+  core::sync_index newest = 0;
+  out.last_sync.reset(); // the record may have later ones that were done again after a crash
+  for (auto& x : log.items()) {
+    newest = std::max(newest, x.index);
+    out.last_sync = newest; // one may have been opened once more after it
+    auto& standing = out.standing[x.trainer];
+    if (x.reported) {
+      steps[x.trainer] = x.step;
+      standing.passed = x.index;
+      standing.held_at = x.what.act == action::hold ? standing.passed : std::nullopt;
+      standing.behind = standing.behind && x.index < newest;
+    } else if (x.what.act == action::go_on && standing.held_at) {
+      standing.held_at.reset();
+      standing.behind = newest > *standing.passed;
     }
-    const auto k = line.value("index", core::sync_index{0});
-    for (const auto& x : line.value("trainers", nlohmann::json::array())) {
-      const auto t = x.value("trainer", core::trainer_id{0});
-      const auto saved = out.saved.find(t);
-      if (!x.contains("decision") ||
-          (saved != out.saved.end() && x.value("step", std::uint64_t{0}) <= saved->second.step))
-        continue;
-      if (auto d = core::decision_from_json(x["decision"], ""); d && !d->changes.empty())
-        out.replay[t].insert_or_assign(
-            k, core::decision{core::decision::action::go_on, d->changes, {}, {}, d->reason});
-    }
-  });
-  return torn ? core::result<void>{} : torn.error();
+    if (x.what.changes.empty() || !standing.passed)
+      continue;
+    // A trainer whose state is older comes by here again.
+    const auto saved = out.saved.find(x.trainer);
+    if (saved == out.saved.end() || steps[x.trainer] >= saved->second.step)
+      out.replay[x.trainer].insert_or_assign(*standing.passed,
+                                             core::decision{action::go_on, x.what.changes, {}, {}, x.what.reason});
+  }
+  return {};
 }
 
 } // namespace
@@ -95,6 +159,22 @@ core::result<resumed_run> read_resumed(const std::string& directory, core::exper
     out.trainers.push_back(std::move(past));
   }
   return out;
+}
+
+core::result<std::vector<core::metadata>> read_history(const std::string& directory, std::optional<std::uint32_t> set) {
+  if (!set)
+    return std::vector<core::metadata>{};
+  branch<core::metadata> log;
+  auto ok = log.read(directory, set, [](nlohmann::json& line, std::vector<core::metadata>& into) {
+    for (auto& report : line["trainers"]) {
+      report.erase("decision");
+      if (auto m = core::metadata_from_json(report, ""))
+        into.push_back(std::move(*m));
+    }
+  });
+  if (!ok)
+    return ok.error();
+  return std::move(log.items());
 }
 
 } // namespace troupe::actors::internal

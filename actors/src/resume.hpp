@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,5 +15,8 @@ namespace troupe::actors::internal {
 core::result<resumed_run> read_resumed(const std::string& directory, core::experiment& exp,
                                        const core::experiment_checkers& checkers,
                                        std::vector<core::error>& damage);
+
+/// Every report at sync points up to that set, oldest first.
+core::result<std::vector<core::metadata>> read_history(const std::string& directory, std::optional<std::uint32_t> set);
 
 } // namespace troupe::actors::internal

@@ -1,5 +1,6 @@
 #include "troupe/actors/run.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <latch>
 #include <mutex>
@@ -33,6 +34,8 @@ std::string_view to_string(trainer_state x) noexcept {
     return "running";
   case trainer_state::parked:
     return "parked";
+  case trainer_state::held:
+    return "held";
   case trainer_state::paused:
     return "paused";
   case trainer_state::restarting:
@@ -291,8 +294,18 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
   if (policy_options.is_discarded())
     return core::error{core::errc::invalid_argument, "/policy: the options are not JSON"};
   host->policy = o.policies->make(o.exp.policy_type, policy_options, o.exp.space, names, "/policy", faults);
+  if (host->policy)
+    host->policy->check(o.exp, faults);
   if (!faults.empty() || !host->policy)
     return all_of("the policy cannot be made:", faults);
+  const bool watched = std::any_of(o.exp.trainers.begin(), o.exp.trainers.end(),
+                                   [](const core::trainer_spec& t) { return t.stop.plateau.has_value(); });
+  if (host->resumed && (watched || host->policy->wants_history())) {
+    auto history = read_history(o.directory, host->resumed->set);
+    if (!history)
+      return history.error();
+    host->resumed->history = std::move(*history);
+  }
 
   auto store = run_store::open(o.directory, text, o.resume);
   if (!store)

@@ -13,6 +13,7 @@
 #include "troupe/actors/messages.hpp"
 #include "troupe/actors/run.hpp"
 #include "troupe/core/run_reader.hpp"
+#include "troupe/core/sync_engine.hpp"
 
 namespace troupe::actors::internal {
 
@@ -26,6 +27,8 @@ struct resumed_run {
   std::optional<core::sync_index> last_sync;
   /// For those whose state is older than the newest sync point: what was decided for them since.
   std::map<core::trainer_id, std::map<core::sync_index, core::decision>> replay;
+  std::map<core::trainer_id, core::sync_engine::past> standing; ///< as far as anything was decided
+  std::vector<core::metadata> history;                          ///< every report that was decided about
   std::vector<core::checkpoint_set> sets; ///< up to the one that it goes on from
   std::optional<std::uint32_t> set;       ///< its number; none: from the beginning
 };

@@ -38,7 +38,7 @@ slot_actor::behavior_type slot(slot_actor::stateful_pointer<slot_state> self, st
           if (o.device_lost)
             anon_mail(slot_failed{o.failure.text}).urgent().send(me.get());
           done(std::move(o));
-        });
+        }, x.hint);
       },
       [self](const slot_interrupt& x) { state(self).worker->interrupt(x.who); },
       [self](const slot_task& x) {

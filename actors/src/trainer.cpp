@@ -99,6 +99,7 @@ void trainer::act(const machine::run& x) {
   slot_run run;
   run.who = hosted_;
   run.steps = x.steps;
+  run.hint = {order_.priority, order_.barrier && machine_.next_sync().has_value()};
   run.done = [this, me = outside{trainer_self{self_}}, request = ++request_](gpu::run_outcome o) {
     anon_mail(resumption{request, [this, o = std::move(o)] {
                            failure_ = o.failure;

@@ -112,7 +112,8 @@ wire_decision to_wire(const core::decision& x) {
 core::decision from_wire(const wire_decision& x) {
   core::decision out;
   using action = core::decision::action;
-  out.act = x.act == static_cast<std::uint8_t>(action::stop) ? action::stop : action::go_on;
+  if (x.act <= static_cast<std::uint8_t>(action::hold))
+    out.act = static_cast<action>(x.act);
   out.changes = from_wire(x.changes);
   if (x.copies)
     out.copy_from = x.copy_from;

@@ -21,9 +21,10 @@ json to_json(const actors::acknowledgements& xs) {
   return {{"ok", true}, {"acknowledged", std::move(list)}};
 }
 
-constexpr std::array states{actors::trainer_state::starting, actors::trainer_state::running,    actors::trainer_state::parked,
-                            actors::trainer_state::paused,   actors::trainer_state::restarting, actors::trainer_state::finished,
-                            actors::trainer_state::stopped,  actors::trainer_state::failed,     actors::trainer_state::interrupted};
+constexpr std::array states{actors::trainer_state::starting,   actors::trainer_state::running,  actors::trainer_state::parked,
+                            actors::trainer_state::held,       actors::trainer_state::paused,   actors::trainer_state::restarting,
+                            actors::trainer_state::finished,   actors::trainer_state::stopped,  actors::trainer_state::failed,
+                            actors::trainer_state::interrupted};
 
 } // namespace
 
@@ -40,6 +41,8 @@ json status_to_json(const actors::run_status& s) {
       x["metadata"] = core::to_json(*t.newest);
     if (!t.failure.text.empty())
       x["failure"] = t.failure.text;
+    if (!t.reason.empty())
+      x["reason"] = t.reason;
     out["trainers"].push_back(std::move(x));
   }
   return out;
@@ -79,6 +82,8 @@ core::result<actors::run_status> status_from_json(const json& j) {
       }
       if (auto i = x.find("failure"); i != x.end())
         t.failure = {core::errc::failed, i->get<std::string>()};
+      if (auto i = x.find("reason"); i != x.end())
+        t.reason = i->get<std::string>();
       s.trainers.push_back(std::move(t));
     }
     return s;

@@ -33,7 +33,8 @@ json with_kind(std::string_view kind, json members) {
 
 json result_json(const actors::run_summary& s) {
   json out{{"kind", "result"},       {"outcome", std::string{to_string(s.outcome)}}, {"directory", s.directory},
-           {"sync_points", s.rounds}, {"seconds", s.seconds},                        {"trainers", json::array()}};
+           {"sync_points", s.rounds}, {"seconds", s.seconds},                        {"trainers", json::array()},
+           {"barrier_wait_seconds", s.barrier_seconds}, {"barrier_bound_seconds", s.barrier_bound_seconds}};
   if (!s.error.text.empty())
     out["error"] = s.error.text;
   for (auto& t : s.trainers) {
@@ -46,6 +47,10 @@ json result_json(const actors::run_summary& s) {
       x["state_hash"] = hex(t.final_hash);
     if (!t.failure.text.empty())
       x["failure"] = t.failure.text;
+    if (!t.reason.empty())
+      x["reason"] = t.reason;
+    x["barrier_wait_seconds"] = t.barrier_seconds;
+    x["barrier_bound_seconds"] = t.barrier_bound_seconds;
     out["trainers"].push_back(std::move(x));
   }
   return out;
@@ -53,6 +58,9 @@ json result_json(const actors::run_summary& s) {
 
 std::string outcome_text(const actors::run_summary& s) {
   auto out = "results\n" + results_text(s.trainers);
+  if (s.barrier_seconds > 0)
+    out += "\nwaits at sync points: " + seconds_text(s.barrier_seconds) + " of all trainers together; the slowest trainer of each sets " +
+           seconds_text(s.barrier_bound_seconds) + " of that\n";
   if (!s.error.text.empty())
     out += "\nthe run ended early: " + s.error.text + "\n";
   out += "\n" + std::string{to_string(s.outcome)} + " after " + seconds_text(s.seconds) + " and " +

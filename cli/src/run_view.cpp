@@ -125,6 +125,8 @@ std::string decision_text(const core::decision& d, const hyperparameters& before
   std::vector<std::string> parts;
   if (d.act == core::decision::action::stop)
     parts.push_back("stops");
+  if (d.act == core::decision::action::hold)
+    parts.push_back("is held");
   if (d.copy_from)
     parts.push_back("takes weights of " + name(*d.copy_from));
   if (!d.average_of.empty()) {
@@ -207,14 +209,19 @@ std::string trainers_table(const std::vector<Trainer>& trainers, std::vector<tex
 } // namespace
 
 std::string results_text(const std::vector<actors::trainer_summary>& trainers) {
-  return trainers_table(trainers, {{"computing", true}, {"failure"}}, [](const actors::trainer_summary& t) {
-    return std::vector<std::string>{t.newest ? seconds_text(t.newest->compute_seconds) : "", t.failure.text};
-  });
+  const bool barriers = std::any_of(trainers.begin(), trainers.end(), [](auto& t) { return t.barrier_seconds > 0; });
+  return trainers_table(
+      trainers, {{"computing", true}, {"barrier wait", true}, {"bound", true}, {"failure"}, {"reason"}},
+      [barriers](const actors::trainer_summary& t) {
+        return std::vector<std::string>{t.newest ? seconds_text(t.newest->compute_seconds) : "",
+                                        barriers ? seconds_text(t.barrier_seconds) : "",
+                                        barriers ? seconds_text(t.barrier_bound_seconds) : "", t.failure.text, t.reason};
+      });
 }
 
 std::string status_text(const actors::run_status& s) {
-  return progress_line(s) + "\n" + trainers_table(s.trainers, {{"slot"}, {"failure"}}, [](const trainer_info& t) {
-           return std::vector<std::string>{t.slot, t.failure.text};
+  return progress_line(s) + "\n" + trainers_table(s.trainers, {{"slot"}, {"failure"}, {"reason"}}, [](const trainer_info& t) {
+           return std::vector<std::string>{t.slot, t.failure.text, t.reason};
          });
 }
 

@@ -218,7 +218,9 @@ sync_engine::actions sync_engine::reported(metadata report, std::optional<sync_i
 
 sync_engine::actions sync_engine::called(sync_index k, time_point now) {
   actions out;
-  if (phase_ != phase::idle || one_by_one_ || (closed_ && k <= *closed_)) {
+  if (options_.asynchronous)
+    return out; // there are no rounds
+  if (phase_ != phase::idle || (closed_ && k <= *closed_)) {
     ++dropped_;
     return out;
   }

@@ -238,12 +238,14 @@ struct host_trainer {
   wire_schedule schedule;
   bool asynchronous = false;    ///< reports at sync points without parking
   bool fusion = true;           ///< its steps may run as one with those of its kind
+  std::int32_t priority = 0;    ///< on its slot: higher ones go first
+  bool barrier = false;         ///< others wait for it at sync points
   std::uint32_t slot = 0;       ///< of the node
   state_ref state;              ///< resume from this; none: from the beginning
   trainer_observer observer;
 };
 TROUPE_INSPECT(host_trainer, who, name, workload_type, workload_options, hp, seed, stop_step, schedule, asynchronous,
-               fusion, slot, state, observer)
+               fusion, priority, barrier, slot, state, observer)
 
 /// End a trainer at once; nothing of it is reported afterwards.
 struct drop_trainer { trainer_ref who; };

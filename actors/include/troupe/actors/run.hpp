@@ -48,6 +48,7 @@ enum class trainer_state : std::uint8_t {
   starting, ///< being placed, built, loaded
   running,
   parked,     ///< at a sync point
+  held,       ///< by the policy, until it lets it go on or stops it
   paused,     ///< from outside
   restarting, ///< after a failure or the loss of its node
   finished,   ///< reached its stop step
@@ -71,6 +72,9 @@ struct trainer_info {
   std::optional<core::metadata> newest; ///< its newest report
   core::hyperparameters hp;             ///< in effect
   core::error failure;                  ///< its newest failure; empty text: none
+  std::string reason;                   ///< why it was stopped; empty: it was not
+  double barrier_seconds = 0;           ///< parked at sync points for the others, in this session
+  double barrier_bound_seconds = 0;     ///< of these, what the slowest trainer of each sync point sets
 };
 
 struct run_status {
@@ -107,6 +111,8 @@ struct run_summary {
   std::vector<trainer_summary> trainers; ///< in the order of their numbers
   std::uint64_t rounds = 0;
   double seconds = 0;
+  double barrier_seconds = 0;       ///< of all trainers together, as in `trainer_info`
+  double barrier_bound_seconds = 0;
   std::string directory;
 };
 

@@ -24,6 +24,7 @@ struct slot_run {
   std::shared_ptr<gpu::hosted> who;
   std::uint64_t steps = 0;
   std::function<void(gpu::run_outcome)> done;
+  gpu::run_hint hint{};
 };
 TROUPE_LOCAL_MESSAGE(slot_run)
 
