@@ -1,6 +1,7 @@
 #include "coordinator.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -404,6 +405,8 @@ void coordinator::on_finished(const trainer_finished& x) {
   m.trainer = t->id;
   m.name = t->spec.name;
   m.incarnation = t->incarnation;
+  if (t->newest && t->newest->step == m.step && std::isnan(m.loss))
+    m.loss = t->newest->loss; // it has made no step since
   t->step = m.step;
   t->hp = m.hp;
   t->newest = m;
