@@ -6,9 +6,10 @@
 
 namespace troupe::core {
 
-/// Regression of a function that drifts over time: k((x, t), (x', t')) = exp(-|x - x'|² / 2 l²) (1 - w)^(|t - t'| / 2),
-/// the time-varying kernel of Bogunovic et al. 2016 ("Time-varying Gaussian process bandit optimization"), with noise.
-/// Dense and small: a fit costs n³, a prediction n². Values are taken to have mean 0 and deviation 1.
+/// Regression of a function that drifts over time: k((x, t), (x', t')) = exp(-|x - x'|² / 2 l²) (1 - w)^(|t -
+/// t'| / 2), the time-varying kernel of Bogunovic et al. 2016 ("Time-varying Gaussian process bandit
+/// optimization"), with noise. Dense and small: a fit costs n³, a prediction n². Values are taken to have
+/// mean 0 and deviation 1.
 class gaussian_process {
 public:
   struct point {
@@ -28,9 +29,9 @@ public:
   /// The settings under which the values are likeliest, of a fixed grid.
   static gaussian_process fitted(const std::vector<point>& at, const std::vector<double>& values);
 
-  /// One more observation, as if it had come out as predicted: it lowers the deviation near it and moves no mean
-  /// (Desautels et al. 2014, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
-  /// optimization").
+  /// One more observation, as if it had come out as predicted: it lowers the deviation near it and moves no
+  /// mean (Desautels et al. 2014, "Parallelizing exploration-exploitation tradeoffs in Gaussian process
+  /// bandit optimization").
   void add_pending(point p);
   prediction predict(const point& p) const;
   double log_likelihood() const { return log_likelihood_; }

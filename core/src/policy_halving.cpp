@@ -162,20 +162,24 @@ public:
       if (r < k)
         for (const auto* m : all.rung(r))
           if (all.is_held_at(m->trainer, r))
-            out[m->trainer] = stopped(*m, options_, "was not among the best " + std::to_string(places(all, r + 1)));
+            out[m->trainer] =
+                stopped(*m, options_, "was not among the best " + std::to_string(places(all, r + 1)));
     return out;
   }
 
   void check(const experiment& x, std::vector<error>& faults) const override {
     check_steps(x, faults);
     if (x.sync.asynchronous)
-      faults.push_back(fault_at("/sync/asynchronous", "cannot be used with policy 'halving', which compares trainers "
-                                                      "at the same step; policy 'asha' waits for nobody"));
+      faults.push_back(fault_at("/sync/asynchronous",
+                                "cannot be used with policy 'halving', which compares trainers "
+                                "at the same step; policy 'asha' waits for nobody"));
     if (x.sync.stragglers == straggler_treatment::go_on_without || x.sync.quorum < 1)
-      faults.push_back(fault_at("/sync/stragglers", "cannot leave anyone out with policy 'halving': \"wait\", or "
-                                                    "\"stop\" with deadline_seconds"));
+      faults.push_back(fault_at("/sync/stragglers",
+                                "cannot leave anyone out with policy 'halving': \"wait\", or "
+                                "\"stop\" with deadline_seconds"));
     if (x.failures.refill)
-      faults.push_back(fault_at("/failures/refill", "cannot be used with policy 'halving', which fills places itself"));
+      faults.push_back(
+          fault_at("/failures/refill", "cannot be used with policy 'halving', which fills places itself"));
   }
 
 private:
@@ -244,7 +248,8 @@ public:
         else if (i < best)
           out[m.trainer] = promoted(m, i, here.size());
         else if (i >= at_most)
-          out[m.trainer] = stopped(m, options_, "cannot be among the best " + std::to_string(at_most) + " any more");
+          out[m.trainer] =
+              stopped(m, options_, "cannot be among the best " + std::to_string(at_most) + " any more");
         else if (asks)
           out[m.trainer] = held(m, options_);
       }
@@ -255,8 +260,9 @@ public:
   void check(const experiment& x, std::vector<error>& faults) const override {
     check_steps(x, faults);
     if (!x.sync.asynchronous)
-      faults.push_back(fault_at("/sync/asynchronous", "must be true with policy 'asha', which waits for nobody; policy "
-                                                      "'halving' decides about all trainers of a rung together"));
+      faults.push_back(fault_at("/sync/asynchronous",
+                                "must be true with policy 'asha', which waits for nobody; policy "
+                                "'halving' decides about all trainers of a rung together"));
   }
 };
 

@@ -47,7 +47,8 @@ private:
   decision decide_one(const metadata& me, const reports_of& reports) const {
     decision d;
     const auto mine = reports.find(me.trainer);
-    if (me.step < options_.burn_in_steps || mine == reports.end() || mine->second.size() < options_.min_reports)
+    if (me.step < options_.burn_in_steps || mine == reports.end() ||
+        mine->second.size() < options_.min_reports)
       return d;
     const metadata* best = nullptr;
     for (const auto* m : mine->second)
@@ -64,9 +65,11 @@ private:
     if (best != nullptr && !options_.by.better(median, best->number(options_.by.metric)))
       return d;
     d.act = decision::action::stop;
-    d.reason = best != nullptr ? "stopped by policy: its best " + options_.by.text(*best) + " is worse than " +
-                                     shown_number(median) + ", the median of the others' averages so far"
-                               : "stopped by policy: none of its reports has a finite " + options_.by.metric + " and loss";
+    d.reason =
+        best != nullptr
+            ? "stopped by policy: its best " + options_.by.text(*best) + " is worse than " +
+                  shown_number(median) + ", the median of the others' averages so far"
+            : "stopped by policy: none of its reports has a finite " + options_.by.metric + " and loss";
     return d;
   }
 

@@ -34,8 +34,8 @@ struct interval {
 /// How much trainers of one signature gained under which hyperparameters, as a model.
 class gain_model {
 public:
-  gain_model(const policy_input& in, const pbt_options& options, const search_space& space, std::string_view signature,
-             std::size_t max_points)
+  gain_model(const policy_input& in, const pbt_options& options, const search_space& space,
+             std::string_view signature, std::size_t max_points)
       : by_(options.by) {
     for (const auto& [name, d] : space.domains())
       if (is_modelled(d))
@@ -54,9 +54,11 @@ public:
 
   bool is_fitted() const { return model_.has_value(); }
 
-  /// Where the model's upper confidence bound is highest, by draws: GP-UCB (Srinivas et al. 2010) with the exploration of
-  /// Kandasamy et al. 2015, "High dimensional Bayesian optimisation and bandits via additive models".
-  hyperparameters best_from(const metadata& donor, sync_index now, std::uint64_t candidates, random_stream& rng) {
+  /// Where the model's upper confidence bound is highest, by draws: GP-UCB (Srinivas et al. 2010) with the
+  /// exploration of Kandasamy et al. 2015, "High dimensional Bayesian optimisation and bandits via additive
+  /// models".
+  hyperparameters best_from(const metadata& donor, sync_index now, std::uint64_t candidates,
+                            random_stream& rng) {
     const auto d = static_cast<double>(domains_.size());
     const auto kappa = std::sqrt(0.2 * d * std::log(2.0 * (now + 2.0)));
     auto best = drawn(donor, now, rng);
@@ -78,7 +80,8 @@ public:
     hyperparameters out;
     for (std::size_t k = 0; k < domains_.size(); ++k) {
       out.set(domains_[k].first, value_at(*domains_[k].second, best.x[k]));
-      best.x[k] = unit_of(*domains_[k].second, *out.find(domains_[k].first)).value_or(best.x[k]); // on its grid
+      best.x[k] =
+          unit_of(*domains_[k].second, *out.find(domains_[k].first)).value_or(best.x[k]); // on its grid
     }
     model_->add_pending(std::move(best)); // so that the next one looks elsewhere
     return out;
@@ -99,7 +102,9 @@ private:
       x.at.x.push_back(*at);
     }
     // With new hyperparameters it took over weights as well: it began about as well as the best did then.
-    const auto start = moved ? best_at(in, options, from.sync) : by_.healthy(from) ? from.number(by_.metric) : NAN;
+    const auto start = moved               ? best_at(in, options, from.sync)
+                       : by_.healthy(from) ? from.number(by_.metric)
+                                           : NAN;
     const auto gain = (to.number(by_.metric) - start) / static_cast<double>(to.step - from.step);
     if (!std::isfinite(gain))
       return;
@@ -176,10 +181,10 @@ private:
   std::optional<gaussian_process> model_;
 };
 
-/// Population based bandits (Parker-Holder et al. 2020, "Provably efficient online hyperparameter optimization with
-/// population-based bandits"): as population based training, but new hyperparameters come from a model of how much
-/// was gained with which ones so far, the newest counting most. Lists without an order, and everything until there are
-/// observations enough, move as in population based training.
+/// Population based bandits (Parker-Holder et al. 2020, "Provably efficient online hyperparameter
+/// optimization with population-based bandits"): as population based training, but new hyperparameters come
+/// from a model of how much was gained with which ones so far, the newest counting most. Lists without an
+/// order, and everything until there are observations enough, move as in population based training.
 class pb2_policy final : public pbt_policy {
 public:
   pb2_policy(pbt_options options, pb2_options more, search_space space)
@@ -230,8 +235,9 @@ std::unique_ptr<policy> make_pb2(const json& options, const search_space& space,
   in.finish();
   const auto& domains = space.domains();
   if (std::none_of(domains.begin(), domains.end(), [](const auto& d) { return is_modelled(d.second); }))
-    faults.push_back(fault_at(where, "population based bandits need a \"search_space\" with at least one number or ordered "
-                                     "choice to model"));
+    faults.push_back(fault_at(
+        where, "population based bandits need a \"search_space\" with at least one number or ordered "
+               "choice to model"));
   return faults.size() == before ? std::make_unique<pb2_policy>(std::move(o), more, space) : nullptr;
 }
 

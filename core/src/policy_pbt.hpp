@@ -49,8 +49,8 @@ protected:
 
 private:
   using population = std::vector<const metadata*>;
-  void decide_one(const metadata& me, const population& ranked, std::size_t reports, decision& d, explorer& how,
-                  random_stream& rng) const;
+  void decide_one(const metadata& me, const population& ranked, std::size_t reports, decision& d,
+                  explorer& how, random_stream& rng) const;
   hyperparameters changes(const hyperparameters& mine, const hyperparameters& wanted) const;
 
   pbt_options options_;

@@ -62,7 +62,9 @@ bool metric_target::reached(const metadata& m) const {
   return std::isfinite(x) && (at_least ? x >= value : x <= value);
 }
 
-std::string metric_target::text() const { return metric + (at_least ? " >= " : " <= ") + shown_number(value); }
+std::string metric_target::text() const {
+  return metric + (at_least ? " >= " : " <= ") + shown_number(value);
+}
 
 std::optional<std::string> stop_watch::observe(const metadata& m) {
   if (seen_ && m.sync <= *seen_)
@@ -71,8 +73,9 @@ std::optional<std::string> stop_watch::observe(const metadata& m) {
   if (m.step < rules_.burn_in_steps)
     return std::nullopt;
   if (rules_.target && rules_.target->reached(m))
-    return "reached its target: " + rules_.target->metric + " " + shown_number(m.number(rules_.target->metric)) +
-           (rules_.target->at_least ? " >= " : " <= ") + shown_number(rules_.target->value);
+    return "reached its target: " + rules_.target->metric + " " +
+           shown_number(m.number(rules_.target->metric)) + (rules_.target->at_least ? " >= " : " <= ") +
+           shown_number(rules_.target->value);
   if (!rules_.plateau)
     return std::nullopt;
   const auto& p = *rules_.plateau;
@@ -84,8 +87,8 @@ std::optional<std::string> stop_watch::observe(const metadata& m) {
   }
   if (++without_ < p.patience)
     return std::nullopt;
-  return "is on a plateau: its best " + p.metric + " is " + (best_ ? shown_number(*best_) : "not finite") + " since " +
-         std::to_string(without_) + (without_ == 1 ? " sync point" : " sync points");
+  return "is on a plateau: its best " + p.metric + " is " + (best_ ? shown_number(*best_) : "not finite") +
+         " since " + std::to_string(without_) + (without_ == 1 ? " sync point" : " sync points");
 }
 
 void read_stop_rules(const json& j, std::string_view where, stop_rules& into, std::vector<error>& faults) {
@@ -99,7 +102,8 @@ void read_stop_rules(const json& j, std::string_view where, stop_rules& into, st
   in.finish();
 }
 
-void read_run_stop_rules(const json& j, std::string_view where, run_stop_rules& into, std::vector<error>& faults) {
+void read_run_stop_rules(const json& j, std::string_view where, run_stop_rules& into,
+                         std::vector<error>& faults) {
   object_reader in{j, std::string{where}, faults};
   in.real("seconds", into.seconds, 0, max_seconds, true);
   in.whole("steps", into.steps, 1, std::uint64_t{1} << 53);

@@ -37,7 +37,8 @@ TEST_CASE("FAULTS row 7 no round waits for a trainer that stopped by itself or b
   CHECK(reason_of(*s.seen, "t3") == find(summary, "t3").reason);
   CHECK(find(summary, "t0").reason == "");
   CHECK(s.seen->sync_points().size() == 6);
-  CHECK(std::isfinite(find(summary, "t3").newest->loss)); // of its last steps, though it has made none since it reported
+  CHECK(std::isfinite(
+      find(summary, "t3").newest->loss)); // of its last steps, though it has made none since it reported
 }
 
 TEST_CASE("a plateau stops a trainer and its state is kept as at a stop step") {

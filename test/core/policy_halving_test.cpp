@@ -31,10 +31,11 @@ std::unique_ptr<policy> make(const std::string& type, const json& options = json
 /// Trainers on one slot that take turns of one step.
 class simulation {
 public:
-  simulation(const std::string& type, std::vector<std::uint64_t> rungs, std::uint64_t max_t, std::uint64_t eta,
-             std::vector<double> qualities)
-      : policy_(make(type, {{"eta", eta}})), max_t_(max_t), quality_(std::move(qualities)), step_(quality_.size()),
-        standing_(quality_.size()), asynchronous_(type == "asha"), engine_(options(), std::nullopt, asynchronous_) {
+  simulation(const std::string& type, std::vector<std::uint64_t> rungs, std::uint64_t max_t,
+             std::uint64_t eta, std::vector<double> qualities)
+      : policy_(make(type, {{"eta", eta}})), max_t_(max_t), quality_(std::move(qualities)),
+        step_(quality_.size()), standing_(quality_.size()), asynchronous_(type == "asha"),
+        engine_(options(), std::nullopt, asynchronous_) {
     schedule_.at_steps = std::move(rungs);
     for (trainer_id t = 0; t < quality_.size(); ++t) {
       runs_.insert(t);
@@ -61,7 +62,8 @@ public:
     return n;
   }
   std::size_t with_steps(std::uint64_t n) const {
-    return static_cast<std::size_t>(std::count_if(step_.begin(), step_.end(), [n](auto x) { return x >= n; }));
+    return static_cast<std::size_t>(
+        std::count_if(step_.begin(), step_.end(), [n](auto x) { return x >= n; }));
   }
   trainer_standing standing(trainer_id t) const { return standing_[t]; }
   std::size_t count(trainer_standing x) const {
@@ -179,7 +181,8 @@ std::vector<std::uint64_t> rungs_below(std::uint64_t max_t, std::uint64_t eta) {
 
 } // namespace
 
-TEST_CASE("FAULTS row 9 nine members on one slot of which three go on to the second rung and one to the end") {
+TEST_CASE(
+    "FAULTS row 9 nine members on one slot of which three go on to the second rung and one to the end") {
   for (const std::string type : {"halving", "asha"}) {
     CAPTURE(type);
     simulation s(type, {1, 3}, 9, 3, best_first(9));
@@ -240,7 +243,8 @@ TEST_CASE("FAULTS row 10 every run of any size ends with nobody held") {
           CHECK(s.steps_of(t) <= 1); // never promoted
           CHECK(s.standing(t) != trainer_standing::finished);
         }
-      const auto healthy = std::count_if(qualities.begin(), qualities.end(), [](double q) { return !std::isnan(q); });
+      const auto healthy =
+          std::count_if(qualities.begin(), qualities.end(), [](double q) { return !std::isnan(q); });
       if (faults == 0 && healthy > 0)
         CHECK(s.count(trainer_standing::finished) > 0);
       finished += s.count(trainer_standing::finished);
@@ -295,8 +299,8 @@ TEST_CASE("a policy of halving says what it needs of the experiment") {
     const auto policies = builtin_policies();
     experiment_checkers with;
     with.policies = &policies;
-    auto x = parse_experiment(R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 9}], "sync": )" + sync + more +
-                                  R"(, "policy": {"type": ")" + type + R"("}})",
+    auto x = parse_experiment(R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 9}], "sync": )" +
+                                  sync + more + R"(, "policy": {"type": ")" + type + R"("}})",
                               with);
     std::string out;
     if (auto* faults = std::get_if<std::vector<error>>(&x))
@@ -307,26 +311,32 @@ TEST_CASE("a policy of halving says what it needs of the experiment") {
   CHECK(faults_of(R"({"at_steps": [1, 3]})", "halving") == "");
   CHECK(faults_of(R"({"at_steps": [1, 3], "asynchronous": true})", "asha") == "");
   CHECK(faults_of(R"({"at_steps": [1, 3]})", "asha").starts_with("/sync/asynchronous: must be true"));
-  CHECK(faults_of(R"({"at_steps": [1, 3], "asynchronous": true})", "halving").starts_with("/sync/asynchronous: cannot"));
+  CHECK(faults_of(R"({"at_steps": [1, 3], "asynchronous": true})", "halving")
+            .starts_with("/sync/asynchronous: cannot"));
   CHECK(faults_of(R"({"every_seconds": 1})", "halving").starts_with("/sync/every_seconds: cannot be used"));
-  CHECK(faults_of(R"({"at_steps": [1], "quorum": 0.5})", "halving").starts_with("/sync/stragglers: cannot leave"));
-  CHECK(faults_of(R"({"at_steps": [1]})", "halving", R"(, "failures": {"refill": true})").starts_with("/failures/refill"));
+  CHECK(faults_of(R"({"at_steps": [1], "quorum": 0.5})", "halving")
+            .starts_with("/sync/stragglers: cannot leave"));
+  CHECK(faults_of(R"({"at_steps": [1]})", "halving", R"(, "failures": {"refill": true})")
+            .starts_with("/failures/refill"));
   CHECK(faults_of("{}", "halving").starts_with("/policy: 'halving' decides at sync points"));
 }
 
 TEST_CASE("rungs can be given by their first step and a factor") {
   const auto steps_of = [](const std::string& sync) {
-    auto x = parse_experiment(R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 100}], "sync": )" + sync + "}", {});
+    auto x = parse_experiment(
+        R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 100}], "sync": )" + sync + "}", {});
     auto* faults = std::get_if<std::vector<error>>(&x);
     return faults ? std::pair(std::vector<std::uint64_t>{}, faults->front().text)
                   : std::pair(std::get<experiment>(x).sync.schedule.at_steps, std::string{});
   };
-  CHECK(steps_of(R"({"geometric": {"first": 10, "count": 3}})").first == std::vector<std::uint64_t>{10, 30, 90});
+  CHECK(steps_of(R"({"geometric": {"first": 10, "count": 3}})").first ==
+        std::vector<std::uint64_t>{10, 30, 90});
   CHECK(steps_of(R"({"geometric": {"first": 5, "factor": 4, "count": 2}, "at_steps": [5, 7]})").first ==
         std::vector<std::uint64_t>{5, 7, 20});
   CHECK(steps_of(R"({"geometric": {"first": 1, "factor": 2}})").first.size() == 54);
   CHECK(steps_of(R"({"geometric": {"factor": 2}})").second ==
         "/sync/geometric/first: is missing: the step of the first sync point");
   CHECK(steps_of(R"({"geometric": {"first": 1, "factor": 1}})").second.starts_with("/sync/geometric/factor"));
-  CHECK(steps_of(R"({"geometric": {"first": 1}, "every_seconds": 1})").second.starts_with("/sync/every_seconds: cannot"));
+  CHECK(steps_of(R"({"geometric": {"first": 1}, "every_seconds": 1})")
+            .second.starts_with("/sync/every_seconds: cannot"));
 }

@@ -20,7 +20,8 @@ search_space space_of(const char* text) {
 const char* lr_and_list = R"({"lr": {"type": "log_uniform", "low": 0.001, "high": 1},
                               "act": {"type": "choice", "values": ["relu", "tanh", "gelu"]}})";
 
-std::unique_ptr<policy> make(const std::string& type, const search_space& space, const json& options = json::object()) {
+std::unique_ptr<policy> make(const std::string& type, const search_space& space,
+                             const json& options = json::object()) {
   std::vector<std::string> names;
   for (int i = 0; i < 16; ++i)
     names.push_back("t" + std::to_string(i));
@@ -195,5 +196,6 @@ TEST_CASE("wrong options of pb2 are refused with the key") {
   CHECK(fault(R"({"max_points": 3})", space_of(lr_and_list)).starts_with("/policy/max_points: "));
   CHECK(fault(R"({"candidates": 0})", space_of(lr_and_list)).starts_with("/policy/candidates: "));
   CHECK(fault("{}", {}).starts_with("/policy: population based bandits need"));
-  CHECK(fault("{}", space_of(R"({"a": {"type": "choice", "values": [1, 2]}})")).starts_with("/policy: population based bandits need"));
+  CHECK(fault("{}", space_of(R"({"a": {"type": "choice", "values": [1, 2]}})"))
+            .starts_with("/policy: population based bandits need"));
 }

@@ -66,7 +66,8 @@ TEST_CASE("longest first closes a barrier never later than round robin and as ea
     const auto round_robin = simulate(quanta, lanes, true).makespan;
     CHECK(longest_first <= round_robin);
     const auto all = std::accumulate(quanta.begin(), quanta.end(), std::uint64_t{0});
-    CHECK(longest_first == std::max(*std::max_element(quanta.begin(), quanta.end()), (all + lanes - 1) / lanes));
+    CHECK(longest_first ==
+          std::max(*std::max_element(quanta.begin(), quanta.end()), (all + lanes - 1) / lanes));
     earlier += longest_first < round_robin;
   }
   CHECK(earlier > 100);
@@ -100,7 +101,8 @@ TEST_CASE("who goes first is a strict weak order") {
   random_stream rng(1, "order");
   std::vector<waiting_run> xs;
   for (int i = 0; i < 40; ++i)
-    xs.push_back({static_cast<std::int32_t>(rng.below(2)), rng.below(2) == 0, static_cast<double>(rng.below(3)), rng.below(4)});
+    xs.push_back({static_cast<std::int32_t>(rng.below(2)), rng.below(2) == 0,
+                  static_cast<double>(rng.below(3)), rng.below(4)});
   for (const auto& a : xs) {
     CHECK(!goes_before(a, a));
     for (const auto& b : xs) {

@@ -13,8 +13,8 @@ using namespace troupe::core;
 namespace {
 
 std::string with_search(const std::string& search, const std::string& space, const std::string& entry = "") {
-  return R"({"seed": 3, "trainers": [{"name": "x", "workload": {"type": "idle"}, "stop_step": 9, "search": )" + search +
-         entry + "}]" + (space.empty() ? "" : R"(, "search_space": )" + space) + "}";
+  return R"({"seed": 3, "trainers": [{"name": "x", "workload": {"type": "idle"}, "stop_step": 9, "search": )" +
+         search + entry + "}]" + (space.empty() ? "" : R"(, "search_space": )" + space) + "}";
 }
 
 experiment parsed(const std::string& text) {
@@ -42,7 +42,8 @@ const char* lr_space = R"({"lr": {"type": "log_uniform", "low": 0.001, "high": 0
 } // namespace
 
 TEST_CASE("a random search draws so many trainers from the search space and the same from the same seed") {
-  const auto text = with_search(R"({"type": "random", "draws": 50})", lr_space, R"(, "hyperparameters": {"momentum": 0.9})");
+  const auto text = with_search(R"({"type": "random", "draws": 50})", lr_space,
+                                R"(, "hyperparameters": {"momentum": 0.9})");
   const auto x = parsed(text), again = parsed(text);
   REQUIRE(x.trainers.size() == 50);
   std::set<std::string> values;
@@ -64,7 +65,8 @@ TEST_CASE("a random search draws so many trainers from the search space and the 
 
 TEST_CASE("a grid search takes every combination of the listed values") {
   const auto x = parsed(with_search(
-      R"({"type": "grid", "values": {"lr": [0.1, 0.01], "optimizer": ["sgd", "adamw", null]}, "repeats": 2})", ""));
+      R"({"type": "grid", "values": {"lr": [0.1, 0.01], "optimizer": ["sgd", "adamw", null]}, "repeats": 2})",
+      ""));
   REQUIRE(x.trainers.size() == 12);
   CHECK(shown(x.trainers[0]) == "lr=0.1 optimizer=\"sgd\" ");
   CHECK(shown(x.trainers[1]) == "lr=0.1 optimizer=\"adamw\" ");
@@ -104,7 +106,8 @@ TEST_CASE("a grid over the search space takes lists whole and points of everythi
 }
 
 TEST_CASE("a wrong search is refused with the key") {
-  const auto fault = [](const std::string& search, const std::string& space = lr_space, const std::string& entry = "") {
+  const auto fault = [](const std::string& search, const std::string& space = lr_space,
+                        const std::string& entry = "") {
     return first_fault(with_search(search, space, entry));
   };
   CHECK(fault("3").starts_with("/trainers/0/search: must be an object"));
@@ -113,28 +116,35 @@ TEST_CASE("a wrong search is refused with the key") {
   CHECK(fault(R"({"type": "random"})").starts_with("/trainers/0/search/draws: is missing"));
   CHECK(fault(R"({"type": "random", "draws": 0})").starts_with("/trainers/0/search/draws: "));
   CHECK(fault(R"({"type": "random", "draws": 5, "points": 3})").starts_with("/trainers/0/search/points: "));
-  CHECK(fault(R"({"type": "random", "draws": 5})", "").starts_with("/trainers/0/search/type: draws from the search space"));
+  CHECK(fault(R"({"type": "random", "draws": 5})", "")
+            .starts_with("/trainers/0/search/type: draws from the search space"));
   CHECK(fault(R"({"type": "grid"})").starts_with("/trainers/0/search/points: is missing: 'lr'"));
   CHECK(fault(R"({"type": "grid"})", "").starts_with("/trainers/0/search/values: is missing"));
-  CHECK(fault(R"({"type": "grid", "values": {"lr": []}})").starts_with("/trainers/0/search/values/lr: must be a list"));
+  CHECK(fault(R"({"type": "grid", "values": {"lr": []}})")
+            .starts_with("/trainers/0/search/values/lr: must be a list"));
   CHECK(fault(R"({"type": "grid", "values": {"lr": [0.01, 0.5]}})")
             .starts_with("/trainers/0/search/values/lr/1: 0.5 is outside the search space"));
-  CHECK(fault(R"({"type": "grid", "values": {"lr": [0.01, 0.01]}})").starts_with("/trainers/0/search/values/lr/1: "));
-  CHECK(fault(R"({"type": "grid", "values": {"lr": [0.01]}})", lr_space, R"(, "hyperparameters": {"lr": 0.01})")
-            .starts_with("/trainers/0/search/values/lr: is given as a hyperparameter already"));
+  CHECK(fault(R"({"type": "grid", "values": {"lr": [0.01, 0.01]}})")
+            .starts_with("/trainers/0/search/values/lr/1: "));
+  CHECK(
+      fault(R"({"type": "grid", "values": {"lr": [0.01]}})", lr_space, R"(, "hyperparameters": {"lr": 0.01})")
+          .starts_with("/trainers/0/search/values/lr: is given as a hyperparameter already"));
   CHECK(fault(R"({"type": "random", "draws": 5})", lr_space, R"(, "count": 2)")
             .starts_with("/trainers/0/search: says how many"));
-  CHECK(fault(R"({"type": "grid", "points": 1000000, "repeats": 1000000})").starts_with("/trainers/0: makes more than"));
+  CHECK(fault(R"({"type": "grid", "points": 1000000, "repeats": 1000000})")
+            .starts_with("/trainers/0: makes more than"));
 }
 
 TEST_CASE("a place within a domain and its value belong together") {
-  const auto space = std::get<search_space>(search_space::from_json(
-      nlohmann::json::parse(R"({"u": {"type": "uniform", "low": -1, "high": 3},
+  const auto space = std::get<search_space>(
+      search_space::from_json(nlohmann::json::parse(R"({"u": {"type": "uniform", "low": -1, "high": 3},
         "q": {"type": "uniform", "low": 0, "high": 1, "quantum": 0.25}, "l": {"type": "log_uniform", "low": 0.01, "high": 1},
         "i": {"type": "integer", "low": 1, "high": 5}, "g": {"type": "integer", "low": 1, "high": 100, "log": true},
         "c": {"type": "choice", "values": ["a", "b", "c"], "ordered": true}, "one": {"type": "integer", "low": 7, "high": 7}})"),
-      ""));
-  const auto at = [&](const char* name, double unit) { return value_at(space.domains().find(name)->second, unit); };
+                              ""));
+  const auto at = [&](const char* name, double unit) {
+    return value_at(space.domains().find(name)->second, unit);
+  };
   const auto unit = [&](const char* name, value x) { return unit_of(space.domains().find(name)->second, x); };
   CHECK(at("u", 0.5) == value{1.0});
   CHECK(at("q", 0.4) == value{0.5});

@@ -51,7 +51,8 @@ TEST_CASE("a trainer stops at its target and says so") {
 }
 
 TEST_CASE("what is not finite reaches no target and is no improvement") {
-  constexpr double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double inf = std::numeric_limits<double>::infinity(),
+                   nan = std::numeric_limits<double>::quiet_NaN();
   CHECK(stops_after(R"({"target": {"at_least": 0.9}})", {inf, nan, -inf, 0.5}) == 5);
   CHECK(stops_after(R"({"plateau": {"patience": 3}})", {nan, inf, 0.5, nan, inf, -inf}) == 6);
   CHECK(stops_after(R"({"plateau": {"patience": 3}})", {nan, nan, nan}) == 3);
@@ -60,7 +61,8 @@ TEST_CASE("what is not finite reaches no target and is no improvement") {
 TEST_CASE("a plateau is patience sync points without an improvement by more than delta") {
   CHECK(stops_after(R"({"plateau": {"patience": 2}})", {0.5, 0.5, 0.51, 0.51, 0.51}) == 5);
   CHECK(stops_after(R"({"plateau": {"patience": 2, "delta": 0.05}})", {0.5, 0.52, 0.54, 0.6}) == 3);
-  CHECK(stops_after(R"({"plateau": {"patience": 3, "delta": 0.05}})", {0.5, 0.52, 0.56, 0.57, 0.58, 0.6}) == 6);
+  CHECK(stops_after(R"({"plateau": {"patience": 3, "delta": 0.05}})", {0.5, 0.52, 0.56, 0.57, 0.58, 0.6}) ==
+        6);
   CHECK(stops_after(R"({"plateau": {"patience": 2, "mode": "min"}})", {0.5, 0.4, 0.3, 0.2}) == 5);
   stop_watch w(rules(R"({"plateau": {"metric": "loss", "patience": 2}})"));
   CHECK(!w.observe(at(0, 0, 1.5)));
@@ -113,7 +115,8 @@ TEST_CASE("rules of a trainer lie over those of the defaults key by key and surv
 
 TEST_CASE("wrong rules are refused with the key") {
   const auto first_fault = [](const std::string& stop) {
-    const auto x = parse_experiment(R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 9, "stop": )" + stop + "}]}", {});
+    const auto x = parse_experiment(
+        R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 9, "stop": )" + stop + "}]}", {});
     auto* faults = std::get_if<std::vector<error>>(&x);
     return faults ? faults->front().text : std::string{};
   };
@@ -121,9 +124,12 @@ TEST_CASE("wrong rules are refused with the key") {
   CHECK(first_fault("3").starts_with("/trainers/0/stop: must be an object"));
   CHECK(first_fault(R"({"second": 3})").starts_with("/trainers/0/stop/second: "));
   CHECK(first_fault(R"({"seconds": 0})").starts_with("/trainers/0/stop/seconds: "));
-  CHECK(first_fault(R"({"target": {}})") == "/trainers/0/stop/target/at_least: is missing: give at_least or at_most");
-  CHECK(first_fault(R"({"target": {"at_least": 1, "at_most": 2}})").starts_with("/trainers/0/stop/target/at_least: cannot"));
-  CHECK(first_fault(R"({"target": {"metric": "", "at_least": 1}})").starts_with("/trainers/0/stop/target/metric: "));
+  CHECK(first_fault(R"({"target": {}})") ==
+        "/trainers/0/stop/target/at_least: is missing: give at_least or at_most");
+  CHECK(first_fault(R"({"target": {"at_least": 1, "at_most": 2}})")
+            .starts_with("/trainers/0/stop/target/at_least: cannot"));
+  CHECK(first_fault(R"({"target": {"metric": "", "at_least": 1}})")
+            .starts_with("/trainers/0/stop/target/metric: "));
   CHECK(first_fault(R"({"plateau": {"patience": 0}})").starts_with("/trainers/0/stop/plateau/patience: "));
   CHECK(first_fault(R"({"plateau": {"mode": "up"}})").starts_with("/trainers/0/stop/plateau/mode: "));
   CHECK(first_fault(R"({"plateau": {"delta": -1}})").starts_with("/trainers/0/stop/plateau/delta: "));

@@ -7,9 +7,9 @@
 
 namespace troupe::core {
 
-/// How long trainers wait at barriers, and how much of that no schedule can save: a barrier cannot close before its slowest
-/// trainer has computed what it has to, so every other one waits at least for the difference to its own computing, even if
-/// each had a slot to itself.
+/// How long trainers wait at barriers, and how much of that no schedule can save: a barrier cannot close
+/// before its slowest trainer has computed what it has to, so every other one waits at least for the
+/// difference to its own computing, even if each had a slot to itself.
 class barrier_ledger {
 public:
   struct waits {

@@ -14,9 +14,9 @@ struct waiting_run {
   std::uint64_t turn = 0;      ///< when it came, or had its last turn: lower ones have waited longer
 };
 
-/// Who goes first: the higher priority; then who is awaited at a barrier, the longest first, so that all come to it together
-/// and none is left to run alone (the level algorithm: McNaughton 1959, Hu 1961); then who has waited longest. A strict
-/// weak order.
+/// Who goes first: the higher priority; then who is awaited at a barrier, the longest first, so that all come
+/// to it together and none is left to run alone (the level algorithm: McNaughton 1959, Hu 1961); then who has
+/// waited longest. A strict weak order.
 bool goes_before(const waiting_run& a, const waiting_run& b) noexcept;
 
 /// Index of the one that goes first. `xs` is not empty.

@@ -55,7 +55,8 @@ struct run_stop_rules {
 class stop_watch {
 public:
   explicit stop_watch(stop_rules rules = {}) : rules_(std::move(rules)) {}
-  /// Why the trainer should stop now; nullopt: it goes on. A report of a sync point that was seen is passed over.
+  /// Why the trainer should stop now; nullopt: it goes on. A report of a sync point that was seen is passed
+  /// over.
   std::optional<std::string> observe(const metadata& m);
 
 private:
@@ -65,10 +66,13 @@ private:
   std::uint64_t without_ = 0;
 };
 
-/// {"seconds": 600, "target": {"metric": "accuracy", "at_least": 0.9}, "plateau": {"metric": "loss", "patience": 5, "delta":
-/// 0.001}, "burn_in_steps": 1000}; keys that are there replace those of `into`. Appends faults with their JSON pointers.
-void read_stop_rules(const nlohmann::json& j, std::string_view where, stop_rules& into, std::vector<error>& faults);
-void read_run_stop_rules(const nlohmann::json& j, std::string_view where, run_stop_rules& into, std::vector<error>& faults);
+/// {"seconds": 600, "target": {"metric": "accuracy", "at_least": 0.9}, "plateau": {"metric": "loss",
+/// "patience": 5, "delta": 0.001}, "burn_in_steps": 1000}; keys that are there replace those of `into`.
+/// Appends faults with their JSON pointers.
+void read_stop_rules(const nlohmann::json& j, std::string_view where, stop_rules& into,
+                     std::vector<error>& faults);
+void read_run_stop_rules(const nlohmann::json& j, std::string_view where, run_stop_rules& into,
+                         std::vector<error>& faults);
 nlohmann::json to_json(const stop_rules& x);
 nlohmann::json to_json(const run_stop_rules& x);
 
