@@ -391,11 +391,16 @@ TEST_CASE("FAULTS row 32 who needs more than there is uses up its budget and fai
 TEST_CASE("FAULTS row 32 who waits for memory can be paused and pushed to and stopped at once") {
   auto what = std::make_shared<mischief>();
   for (const auto* name : {"t0", "t1", "t2", "t3"})
-    what->hold(name, 5);
+    what->hold_builds(name);
   auto s = crowd(4, {2}, what);
   auto run = s.start();
   const auto c = run->control();
-  std::set<std::string> waiting; // whoever came last; one may have tried twice
+  // Whoever finds room is paused before its first step, so that the slot is free for the others to try.
+  auto pausing = c.pause();
+  (void)good(c.status()); // heard after the pause
+  what->release_builds();
+  REQUIRE(good(std::move(pausing)).size() == 4);
+  std::set<std::string> waiting; // one may have tried twice
   REQUIRE(s.seen->wait([&](const recorder& r) {
     for (const auto& x : r.events("trainer_waits"))
       waiting.insert(x.details["name"].get<std::string>());
@@ -405,10 +410,11 @@ TEST_CASE("FAULTS row 32 who waits for memory can be paused and pushed to and st
   const auto pushed = good(c.push(first, {{"lr", 0.7}}));
   REQUIRE(pushed.size() == 1);
   CHECK(pushed.front().step == 0);
+  (void)good(c.resume(first));
   CHECK(good(c.pause(first)).size() == 1);
   (void)good(c.resume(first));
   CHECK(good(c.stop(second)).size() == 1);
-  what->release();
+  (void)good(c.resume());
   REQUIRE(ended(*run));
   const auto summary = run->wait();
   CHECK(summary.outcome == run_outcome_kind::done);

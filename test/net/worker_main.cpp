@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include <unistd.h>
 
@@ -40,6 +41,12 @@ int join_as(const nlohmann::json& given) {
   int ends[2];
   if (::pipe(ends) != 0 || ::write(ends[1], line.data(), line.size()) != static_cast<ssize_t>(line.size()))
     return 9;
+  // What the head's closing of the input says, the worker must hear.
+  std::thread([end = ends[1]] {
+    for (char c; ::read(0, &c, 1) > 0;)
+      ;
+    ::close(end);
+  }).detach();
   return worker(ends[0]);
 }
 
