@@ -29,6 +29,8 @@ struct objective {
   /// A strict weak order, as NaN never gets as far as a comparison: healthy ones first, ties by number.
   bool ranks_before(const metadata& a, const metadata& b) const;
   std::string text(const metadata& m) const; ///< "accuracy 0.91"
+  /// Why it is not healthy: "its loss is not finite", or, where there is no such number, which numbers it reports.
+  std::string fault(const metadata& m) const;
 };
 
 /// Keys "metric" and "mode" of a policy's options.

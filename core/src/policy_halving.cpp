@@ -90,10 +90,10 @@ decision stopped(const metadata& m, const halving_options& o, std::string_view w
   return d;
 }
 
-decision never_promoted(const metadata& m) {
+decision never_promoted(const metadata& m, const halving_options& o) {
   decision d;
   d.act = decision::action::stop;
-  d.reason = "stopped by policy: " + name_of(m) + "'s loss or metric is not finite, so it is never promoted";
+  d.reason = "stopped by policy: " + name_of(m) + " is never promoted: " + o.by.fault(m);
   return d;
 }
 
@@ -137,7 +137,7 @@ public:
     const auto here = all.rung(k);
     for (const auto& m : in.reports)
       if (!options_.by.healthy(m))
-        out[m.trainer] = never_promoted(m);
+        out[m.trainer] = never_promoted(m, options_);
     const auto at_rung = [&](const metadata& m) {
       const bool reports = std::any_of(in.reports.begin(), in.reports.end(),
                                        [&](const metadata& r) { return r.trainer == m.trainer; });
@@ -244,7 +244,7 @@ public:
         if (!asks && !all.is_held_at(m.trainer, k))
           continue;
         if (!options_.by.healthy(m))
-          out[m.trainer] = never_promoted(m);
+          out[m.trainer] = never_promoted(m, options_);
         else if (i < best)
           out[m.trainer] = promoted(m, i, here.size());
         else if (i >= at_most)

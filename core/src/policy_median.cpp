@@ -69,7 +69,8 @@ private:
         best != nullptr
             ? "stopped by policy: its best " + options_.by.text(*best) + " is worse than " +
                   shown_number(median) + ", the median of the others' averages so far"
-            : "stopped by policy: none of its reports has a finite " + options_.by.metric + " and loss";
+            : "stopped by policy: none of its reports has a finite " + options_.by.metric + " and loss (" +
+                  options_.by.fault(me) + ")";
     return d;
   }
 

@@ -52,6 +52,8 @@ void pbt_policy::decide_one(const metadata& me, const population& ranked, std::s
     return;
   if (healthy_ones < 2) {
     d.reason = "nobody to exploit: fewer than 2 trainers have a finite " + options_.by.metric + " and loss";
+    if (!options_.by.healthy(me))
+      d.reason += " (" + options_.by.fault(me) + ")";
     return;
   }
   const auto& donor = *ranked[rng.below(std::min(count, healthy_ones))];

@@ -294,6 +294,31 @@ TEST_CASE("an infinite value is never promoted in either direction") {
     }
 }
 
+TEST_CASE("a metric that nobody reports is named with those that there are") {
+  const auto halving = make("halving", {{"metric", "acuracy"}});
+  std::vector<metadata> reports;
+  for (trainer_id t = 0; t < 2; ++t) {
+    metadata m;
+    m.trainer = t;
+    m.name = "t" + std::to_string(t);
+    m.step = 1;
+    m.loss = t == 0 ? 0.5 : nan_value;
+    m.accuracy = 0.9;
+    m.numbers["eval_loss"] = 0.4;
+    reports.push_back(m);
+  }
+  policy_input in;
+  in.reports = reports;
+  in.history = reports;
+  random_stream rng(1, "policy", 0);
+  const auto decisions = halving->decide(in, rng);
+  REQUIRE(decisions.size() == 2);
+  CHECK(decisions.at(0).reason ==
+        "stopped by policy: t0 is never promoted: it reports no number \"acuracy\", only accuracy, epoch, "
+        "eval_loss, grad_norm, loss, step");
+  CHECK(decisions.at(1).reason == "stopped by policy: t1 is never promoted: its loss is not finite");
+}
+
 TEST_CASE("a policy of halving says what it needs of the experiment") {
   const auto faults_of = [](const std::string& sync, const std::string& type, const std::string& more = "") {
     const auto policies = builtin_policies();
