@@ -574,6 +574,7 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
     read_slots(*j, out.slots, faults);
   in.real("quantum_ms", out.quantum_ms, 0, 10'000, true);
   in.boolean("fusion", out.fusion);
+  in.boolean("rebalance", out.rebalance);
   in.text("math", out.math);
   if (out.math != "fp32" && out.math != "tf32")
     in.fault("math", "'" + out.math + "' is no known mode; known are fp32, tf32");

@@ -98,6 +98,7 @@ std::string experiment_text(const experiment& x) {
     out["slots"].push_back(slot(r));
   out["quantum_ms"] = x.quantum_ms;
   out["fusion"] = x.fusion;
+  out["rebalance"] = x.rebalance;
   out["math"] = x.math;
   return out.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }

@@ -162,6 +162,19 @@ void placement::remove(trainer_id t) {
     std::erase(trainers, t);
 }
 
+bool placement::moved(trainer_id t, std::uint32_t to_slot) {
+  const auto from = where(t);
+  if (!from)
+    return false;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].node == slots_[*from].node && slots_[i].slot == to_slot && slots_[i].alive) {
+      remove(t);
+      on_slot_[i].push_back(t);
+      return true;
+    }
+  return false;
+}
+
 std::size_t placement::others_on(std::size_t i, trainer_id t) const {
   const auto& all = on_slot_[i];
   return all.size() - static_cast<std::size_t>(std::count(all.begin(), all.end(), t));

@@ -87,6 +87,8 @@ trainer_machine::actions trainer_machine::push(ticket job) { return enqueue({que
 
 trainer_machine::actions trainer_machine::export_state(ticket job) { return enqueue({queued::kind::export_state, job}); }
 
+trainer_machine::actions trainer_machine::move(ticket job) { return enqueue({queued::kind::move, job}); }
+
 trainer_machine::actions trainer_machine::apply(ticket job, sync_index sync, bool stops) {
   queued x{queued::kind::apply, job, sync, stops};
   if (over() || may_apply(sync))
@@ -277,6 +279,12 @@ void trainer_machine::take_job(actions& out) {
     decided_ = x.sync + 1;
     stops_ = x.stops;
     break;
+  case queued::kind::move:
+    if (!would_run()) {
+      drop(out, x);
+      return;
+    }
+    break;
   case queued::kind::resume_sync:
     if (parked_ == x.sync)
       parked_.reset();
@@ -311,6 +319,11 @@ bool trainer_machine::may_apply(sync_index sync) const noexcept {
   if (plan_.asynchronous)
     return sync >= decided_ && sync < syncs_done_;
   return undecided_ == sync && parked_ == sync;
+}
+
+/// If it were not for the jobs.
+bool trainer_machine::would_run() {
+  return begun_ && !paused_ && !parked_ && step_ < plan_.stop_step && !due_sync();
 }
 
 /// The sync point to be held at this very step, if any; passes over released ones.

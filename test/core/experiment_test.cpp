@@ -79,6 +79,7 @@ TEST_CASE("the smallest experiment has documented defaults") {
   CHECK(x.slots.empty());
   CHECK(x.quantum_ms == 2);
   CHECK(x.fusion);
+  CHECK(x.rebalance);
   CHECK(x.math == "fp32");
 }
 
@@ -94,7 +95,7 @@ TEST_CASE("every key of an experiment is read") {
     "checkpoints": {"every_syncs": 0, "keep": 3},
     "failures": {"max_restarts": 0, "fail_fast": true, "refill": true},
     "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000, "pinned_bytes": 7}, {}],
-    "quantum_ms": 0.5, "fusion": false, "math": "tf32"})");
+    "quantum_ms": 0.5, "fusion": false, "rebalance": false, "math": "tf32"})");
   CHECK(x.name == "all");
   CHECK(x.seed == UINT64_MAX);
   CHECK(x.trainers[0].workload_options == R"({"hidden":64})");
@@ -123,6 +124,7 @@ TEST_CASE("every key of an experiment is read") {
   CHECK(x.slots[1].count == 1);
   CHECK(x.quantum_ms == 0.5);
   CHECK_FALSE(x.fusion);
+  CHECK_FALSE(x.rebalance);
   CHECK(x.math == "tf32");
 }
 

@@ -225,3 +225,21 @@ TEST_CASE("FAULTS row 32 whoever runs out of memory again and again fits in the 
   }
   CHECK(failures >= 2);
 }
+
+TEST_CASE("a trainer that moved by itself is counted where it is") {
+  auto p = four_slots();
+  for (trainer_id t = 0; t < 3; ++t)
+    REQUIRE(p.place(t, "t", "cpu"));
+  CHECK(p.load(0) == 2);
+  CHECK(p.moved(2, 1));
+  CHECK(p.where(2) == 1u);
+  CHECK(p.load(0) == 1);
+  CHECK(p.load(1) == 2);
+  CHECK(p.moved(2, 1)); // told twice
+  CHECK(p.load(1) == 2);
+  CHECK_FALSE(p.moved(2, 7));
+  CHECK_FALSE(p.moved(9, 0));
+  CHECK(p.lose_slot(0, 0) == trainers{0});
+  CHECK_FALSE(p.moved(2, 0));
+  CHECK(p.lose_slot(0, 1) == trainers{1, 2});
+}

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ struct rig {
   machine::ticket next_ticket = 1;
   std::map<machine::ticket, int> answers; ///< per job
   machine::ticket at_work = 0;
+  std::set<machine::ticket> moves;
+  int moved = 0;
   std::map<sync_index, std::uint64_t> reports; ///< step of each
   int runs = 0, pauses = 0, resumes = 0, finished = 0, failed = 0;
   bool stopped = false, saved = false;
@@ -81,6 +84,13 @@ struct rig {
   void on(const machine::work& x) {
     take(busy::job);
     at_work = x.job;
+    if (moves.contains(x.job)) {
+      ++moved;
+      expect(!pause_wanted, "a paused trainer moves");
+      expect(!m.parked_at(), "a parked trainer moves");
+      expect(m.phase() == trainer_phase::running, "a move of one that does not run");
+      expect(m.step() < plan.stop_step, "a move at the stop step");
+    }
   }
   void on(const machine::refuse& x) { ++answers[x.job]; }
   void on(const machine::finish& x) {
@@ -136,6 +146,11 @@ struct rig {
   }
   void export_state() {
     act(m.export_state(ticket()));
+    expect_attention();
+  }
+  void move() {
+    moves.insert(next_ticket);
+    act(m.move(ticket()));
     expect_attention();
   }
   void apply(bool stops = false) {
@@ -203,14 +218,14 @@ struct rig {
 
 using event = void (*)(rig&);
 
-const std::array<event, 13> events = {
+const std::array<event, 14> events = {
     [](rig& r) { r.pause(); },        [](rig& r) { r.resume(); },
     [](rig& r) { r.push(); },         [](rig& r) { r.export_state(); },
     [](rig& r) { r.apply(); },        [](rig& r) { r.resume_sync(); },
     [](rig& r) { r.release(); },      [](rig& r) { r.call(); },
     [](rig& r) { r.complete(); },     [](rig& r) { r.complete(0); },
     [](rig& r) { r.complete(1); },    [](rig& r) { r.stop(); },
-    [](rig& r) { r.complete(~0ull, machine::outcome::refused); }};
+    [](rig& r) { r.complete(~0ull, machine::outcome::refused); }, [](rig& r) { r.move(); }};
 
 void exhaust(const rig& from, int depth, std::string& order, std::string& fault) {
   if (depth == 0) {
@@ -490,6 +505,72 @@ TEST_CASE("a trainer restored at a sync step does not hold it again") {
   late.act(late.m.built(stop_step, 2));
   late.begin();
   CHECK(late.with_slot == rig::busy::finish);
+}
+
+TEST_CASE("a move is done at the next boundary and the run goes on to the same sync step") {
+  rig r{every_three()};
+  r.complete();
+  r.begin();
+  r.move();
+  r.push();
+  CHECK(r.interrupted);
+  r.complete(1);
+  CHECK(r.moved == 1);
+  CHECK(r.with_slot == rig::busy::job);
+  r.complete(); // it is there: the push comes next
+  CHECK(r.with_slot == rig::busy::job);
+  r.complete();
+  CHECK(r.with_slot == rig::busy::run);
+  CHECK(r.asked == 2);
+  r.move();
+  r.complete(0);
+  r.complete(0, machine::outcome::refused); // it stays where it is
+  CHECK(r.with_slot == rig::busy::run);
+  CHECK(r.m.step() == 1);
+  r.live_on();
+  CHECK(r.fault == "");
+}
+
+TEST_CASE("a trainer that would not go on running does not move") {
+  const auto refused = [](rig& r) {
+    const auto job = r.next_ticket;
+    r.move();
+    if (r.with_slot != rig::busy::none && r.with_slot != rig::busy::job)
+      r.complete();
+    CHECK(r.moved == 0);
+    CHECK(r.answers[job] == 1);
+    r.live_on();
+    CHECK(r.fault == "");
+  };
+  rig r{every_three()};
+  refused(r); // is being built and has not begun
+  rig ready{every_three()};
+  ready.complete();
+  refused(ready);
+  ready = rig{every_three()};
+  ready.complete();
+  ready.begin();
+  rig at_sync = ready;
+  refused(at_sync); // its run ends with the sync step
+  rig paused = ready;
+  paused.pause();
+  refused(paused);
+  rig parked = ready;
+  parked.complete();
+  parked.complete();
+  REQUIRE(parked.m.parked_at());
+  refused(parked);
+  rig stopped = ready;
+  stopped.stop();
+  refused(stopped);
+  rig ending = ready;
+  for (int i = 0; i < 2; ++i) {
+    ending.complete();
+    ending.complete();
+    ending.resume_sync();
+  }
+  CHECK(ending.asked == 2);
+  refused(ending);
 }
 
 TEST_CASE("failures end the trainer once and answer what waits") {

@@ -88,6 +88,7 @@ struct experiment {
   std::vector<slot_request> slots;   ///< empty: the command line decides
   double quantum_ms = 2.0;
   bool fusion = true;                ///< equal models on a slot run their steps as one
+  bool rebalance = true;             ///< an idle CPU slot takes over a trainer that waits on another of its process
   std::string math = "fp32";         ///< "fp32" or "tf32" on GPUs
   std::string text;                  ///< the file itself, kept in the run directory; empty: `experiment_text` is kept
 };

@@ -64,6 +64,9 @@ public:
   /// error of code out_of_memory. A trainer that is placed already moves, or stays where it is after an error.
   result<std::size_t> place(trainer_id t, const std::string& name, const std::string& pin);
   void remove(trainer_id t);
+  /// `t` has gone to another slot of its node by itself. False, and nothing changes, if it is not placed or there is no such living
+  /// slot.
+  bool moved(trainer_id t, std::uint32_t to_slot);
   /// `t` ran out of memory where it is: it is unplaced, and from now on there is room for it on that slot only beside fewer others.
   /// Returns how many there were; nullopt, and nothing changes, if it is not placed.
   std::optional<std::size_t> crowded(trainer_id t);

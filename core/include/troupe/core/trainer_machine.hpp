@@ -31,7 +31,7 @@ std::string_view to_string(trainer_phase x) noexcept;
 /// Asynchronous trainers report (4) and go straight on to running. A paused trainer does no work of its own: it neither runs nor
 /// parks nor finishes at its stop step, but it does the jobs it is given (pushes, exports, decisions) and obeys stop. Jobs are
 /// done in the order in which they came. What names a sync point that is over, or a decision given twice, is dropped and
-/// counted.
+/// counted. So is a move to another slot that finds no run to go on with: it was meant to save time.
 ///
 /// For every order of events: no run goes past a sync point or the stop step; a pause is acknowledged unless a resume or the end
 /// overtakes it; and a trainer that is not paused, parked or waiting to begin has a request with its slot.
@@ -42,7 +42,7 @@ public:
     sync_schedule schedule;
     bool asynchronous = false;
   };
-  /// A push, export or decision, numbered by the actor, which keeps what it says.
+  /// A push, export, decision or move, numbered by the actor, which keeps what it says.
   using ticket = std::uint64_t;
 
   // -- actions -----------------------------------------------------------------------------------------
@@ -97,6 +97,8 @@ public:
   actions stop(bool save);
   actions push(ticket job);
   actions export_state(ticket job);
+  /// To another slot, if it would go on running at the next boundary.
+  actions move(ticket job);
   /// `stops`: the decision is to stop once it is applied.
   actions apply(ticket job, sync_index sync, bool stops);
   actions call_sync(sync_index sync);
@@ -129,7 +131,7 @@ private:
   enum class flight : std::uint8_t { none, build, run, measure, job, finish };
   enum class end : std::uint8_t { no, finished, failed };
   struct queued {
-    enum class kind : std::uint8_t { push, export_state, apply, resume_sync, release } what;
+    enum class kind : std::uint8_t { push, export_state, move, apply, resume_sync, release } what;
     ticket job = 0;
     sync_index sync = 0;
     bool stops = false;
@@ -144,6 +146,7 @@ private:
   std::optional<sync_index> due_sync();
   std::uint64_t run_limit() const;
   bool may_apply(sync_index sync) const noexcept;
+  bool would_run();
 
   plan plan_;
   flight flight_ = flight::build;
