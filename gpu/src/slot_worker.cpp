@@ -56,6 +56,9 @@ struct slot_worker::impl {
     run_outcome outcome;
     bool has_turn = false; // in `current`
     run_hint hint;
+    // What others may know of it while it has its turn.
+    std::uint64_t left = 0;
+    double step_seconds = 0, settled_seconds = 0;
   };
   struct queued_task {
     task work;
@@ -81,6 +84,7 @@ struct slot_worker::impl {
   bool stopping = false, sleeping = false, woken = false;
   counters count;
   clock::time_point idle_since;
+  std::function<void()> when_idle, when_shared;                // null: nobody wants to know
   std::unique_ptr<context> ctx; // made and destroyed by the thread
 
   std::vector<queued_run*> doers; // of `current`, in the slice at hand; the thread's alone, as are the next two
@@ -110,6 +114,8 @@ struct slot_worker::impl {
           slice_end += took; // not at the expense of the run it interrupted
       } else if (!current.empty() || !runs.empty()) {
         run_slice(lock, slice_end);
+      } else if (when_idle) {
+        tell(lock, when_idle);
       } else {
         idle_since = clock::now();
         sleeping = true;
@@ -122,6 +128,23 @@ struct slot_worker::impl {
     cancel_all(lock);
     lock.unlock();
     ctx.reset();
+  }
+
+  static void tell(std::unique_lock<std::mutex>& lock, std::function<void()>& whom) noexcept {
+    const auto then = std::exchange(whom, nullptr);
+    lock.unlock();
+    then();
+    lock.lock();
+  }
+
+  bool is_busy() const { return !tasks.empty() || !runs.empty() || !current.empty() || !ended.empty(); }
+  bool is_shared() const { return runs.size() + current.size() > 1; }
+
+  /// Where it stands, for others to read.
+  static void note(queued_run& r) {
+    r.left = r.wanted - r.outcome.steps;
+    r.step_seconds = r.who->step_seconds;
+    r.settled_seconds = r.who->compute_seconds - r.who->settled_at;
   }
 
   void finish_ended(std::unique_lock<std::mutex>& lock) noexcept {
@@ -328,6 +351,10 @@ struct slot_worker::impl {
                                            : 1 / static_cast<double>(doers.size()));
       r.who->compute_seconds += share;
       r.who->wait_seconds += took - share; // the device was the others'
+      if (report.steps > 0) {
+        const auto each = share / static_cast<double>(report.steps);
+        r.who->step_seconds = r.who->step_seconds > 0 ? (r.who->step_seconds + each) / 2 : each;
+      }
       r.who->loss_sum += report.loss_sum;
       r.who->loss_count += report.steps;
       r.who->progress.fetch_add(report.steps, std::memory_order_relaxed);
@@ -337,6 +364,8 @@ struct slot_worker::impl {
     ++count.slices;
     count.steps += steps;
     count.busy_seconds += took;
+    for (auto* r : doers)
+      note(*r);
     if (doers.size() > 1) {
       ++count.fused_slices;
       count.fused_members += doers.size();
@@ -432,7 +461,7 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
     throw std::invalid_argument("slot_worker::run needs a hosted workload and a completion");
   const auto now = clock::now();
   impl::run_list item;
-  item.push_back({std::move(who), steps, std::move(done), now, {}, false, hint});
+  item.push_back({std::move(who), steps, std::move(done), now, {}, false, hint, steps, 0, 0});
   auto& r = item.front();
   std::unique_lock lock(impl_->mutex);
   if (impl_->stopping) {
@@ -444,6 +473,7 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
   const auto [at, fresh] = impl_->index.try_emplace(r.who.get(), item.begin());
   if (fresh) {
     r.who->interrupt.store(false, std::memory_order_relaxed);
+    impl::note(r);
     impl_->runs.splice(impl_->place_of(hint), item);
     if (impl_->together != nullptr)
       impl_->attention.store(true, std::memory_order_relaxed); // it may belong to those that run
@@ -452,7 +482,10 @@ void slot_worker::run(std::shared_ptr<hosted> who, std::uint64_t steps, run_done
     impl_->ended.splice(impl_->ended.end(), item);
     impl_->attention.store(true, std::memory_order_relaxed);
   }
+  const auto then = impl_->when_shared && impl_->is_shared() ? std::exchange(impl_->when_shared, nullptr) : nullptr;
   impl_->wake_up(lock);
+  if (then)
+    then();
 }
 
 void slot_worker::interrupt(const std::shared_ptr<hosted>& who) {
@@ -498,6 +531,33 @@ slot_worker::counters slot_worker::snapshot() const {
     out.device = impl_->ctx->snapshot();
   }
   return out;
+}
+
+slot_worker::load slot_worker::current_load() const {
+  constexpr std::size_t most = 64; // enough to see what a move is worth
+  load out;
+  std::lock_guard lock(impl_->mutex);
+  out.idle = impl_->sleeping && !impl_->is_busy();
+  for (const auto* list : {&impl_->current, &impl_->runs})
+    for (const auto& r : *list) {
+      if (out.runs.size() == most)
+        return out;
+      out.runs.push_back({r.who->number, r.left, r.step_seconds, r.who->move_seconds, r.settled_seconds});
+    }
+  return out;
+}
+
+void slot_worker::when(turn what, std::function<void()> then) {
+  std::unique_lock lock(impl_->mutex);
+  const bool now = what == turn::idle ? impl_->sleeping && !impl_->is_busy() : impl_->is_shared();
+  if (!now || !then) {
+    // What is replaced dies without the lock: it may hold an actor.
+    std::swap(what == turn::idle ? impl_->when_idle : impl_->when_shared, then);
+    lock.unlock();
+    return;
+  }
+  lock.unlock();
+  then();
 }
 
 const slot_options& slot_worker::options() const noexcept { return impl_->options; }

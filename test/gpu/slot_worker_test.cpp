@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <future>
 #include <limits>
@@ -428,6 +429,82 @@ TEST_CASE("memory that a task holds is counted and comes back from another threa
   b = {};
   CHECK(w.snapshot().memory_used == 0);
   CHECK(w.snapshot().memory_peak == 1000);
+}
+
+TEST_CASE("a slot tells once when it has become idle and once when runs share it") {
+  slot_worker w(cpu_slot());
+  std::atomic<int> idle{0}, shared{0};
+  w.when(slot_worker::turn::shared, [&] { ++shared; });
+  gate g;
+  auto a = host([&](context&, std::uint64_t step) {
+    if (step == 1)
+      g.pass();
+    return 1.0;
+  });
+  auto b = host();
+  auto a_over = start(w, a, 2);
+  g.reached.wait();
+  CHECK(shared == 0);
+  CHECK_FALSE(w.current_load().idle);
+  std::promise<void> now_idle;
+  w.when(slot_worker::turn::idle, [&] {
+    ++idle;
+    now_idle.set_value();
+  });
+  CHECK(idle == 0);
+  auto b_over = start(w, b, 2);
+  CHECK(shared == 1);
+  auto c_over = start(w, host(), 1);
+  CHECK(shared == 1); // once
+  w.when(slot_worker::turn::shared, [&] { ++shared; });
+  CHECK(shared == 2); // at once: it is so already
+  g.open_promise.set_value();
+  now_idle.get_future().wait();
+  CHECK(a_over.get().steps == 2);
+  CHECK(b_over.get().steps == 2);
+  CHECK(c_over.get().steps == 1);
+  CHECK(start(w, b, 1).get().steps == 1);
+  CHECK(idle == 1);
+  w.when(slot_worker::turn::idle, [&] { idle += 100; });
+  w.when(slot_worker::turn::idle, nullptr);
+  w.when(slot_worker::turn::shared, [&] { shared += 100; });
+  w.when(slot_worker::turn::shared, nullptr);
+  CHECK(start(w, b, 1).get().steps == 1);
+  CHECK(idle % 100 == 1); // the first of the two may have found it idle
+  CHECK(shared == 2);
+}
+
+TEST_CASE("a slot tells what its runs have left and how long their steps take") {
+  slot_worker w(cpu_slot());
+  gate g;
+  auto a = host([&](context&, std::uint64_t step) {
+    if (step == 3)
+      g.pass();
+    return 1.0;
+  });
+  a->number = 7;
+  a->move_seconds = 0.5;
+  CHECK(start(w, a, 2).get().steps == 2); // measured from here on
+  auto over = start(w, a, 10);
+  g.reached.wait();
+  auto b = host();
+  b->number = 8;
+  auto b_over = start(w, b, 20);
+  const auto load = w.current_load();
+  CHECK_FALSE(load.idle);
+  REQUIRE(load.runs.size() == 2);
+  CHECK(load.runs[0].number == 7);
+  CHECK(load.runs[0].steps_left == 10); // as of its last turn
+  CHECK(load.runs[0].step_seconds > 0);
+  CHECK(load.runs[0].move_seconds == 0.5);
+  CHECK(load.runs[0].settled_seconds > 0);
+  CHECK(load.runs[1].number == 8);
+  CHECK(load.runs[1].steps_left == 20);
+  CHECK(load.runs[1].step_seconds == 0);
+  g.open_promise.set_value();
+  CHECK(over.get().steps == 10);
+  CHECK(b_over.get().steps == 20);
+  CHECK(w.current_load().runs.empty());
 }
 
 TEST_CASE("threads that run and interrupt and post at once get every completion") {

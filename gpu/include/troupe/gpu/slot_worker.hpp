@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "troupe/core/result.hpp"
 #include "troupe/gpu/context.hpp"
@@ -22,6 +23,10 @@ struct hosted {
   std::atomic<std::uint64_t> progress{0}; ///< steps done since it was built or loaded, for status displays
   double compute_seconds = 0;             ///< its share of the device's time
   double wait_seconds = 0;                ///< ready, but the device was others'
+  double step_seconds = 0;                ///< of its newest steps; 0: not measured yet
+  double move_seconds = 0;                ///< what taking it to another slot would cost, as its maker estimates it
+  double settled_at = 0;                  ///< compute_seconds when it came to this slot
+  std::uint64_t number = 0;               ///< by which its maker knows it
   double loss_sum = 0;                    ///< since the last time the trainer reset it
   std::uint64_t loss_count = 0;
 };
@@ -90,6 +95,24 @@ public:
     std::size_t waiting = 0; ///< runs in the queue
   };
   counters snapshot() const;
+
+  /// A run that has the device, alone or with others as one, or waits for it.
+  struct run_load {
+    std::uint64_t number = 0;    ///< hosted::number
+    std::uint64_t steps_left = 0;
+    double step_seconds = 0;     ///< 0: not measured yet
+    double move_seconds = 0;
+    double settled_seconds = 0;  ///< computed since it came to this slot
+  };
+  struct load {
+    bool idle = false;           ///< the thread sleeps, and there is nothing to wake it for
+    std::vector<run_load> runs;  ///< in the order of their turns; of very many, the first
+  };
+  load current_load() const;
+  enum class turn { idle, shared };
+  /// Calls `then` once, as soon as the slot is idle, or two runs share it: at once if it is so already. On any thread; it may only
+  /// post. Another call of the same kind replaces it, null forgets it.
+  void when(turn what, std::function<void()> then);
   const slot_options& options() const noexcept;
 
 private:
