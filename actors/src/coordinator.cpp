@@ -57,6 +57,7 @@ caf::behavior coordinator::behavior() {
       [this](const trainer_paused& x) { on_paused(x); },
       [this](const trainer_resumed& x) { on_resumed(x); },
       [this](const push_ack& x) { on_push_ack(x); },
+      [this](const trainer_moved& x) { on_moved(x); },
       [this](const trainer_finished& x) { on_finished(x); },
       [this](const trainer_failed& x) { on_failed(x); },
       [this](coordinator_call& x) { x.what(*this); },
@@ -280,6 +281,27 @@ void coordinator::on_resumed(const trainer_resumed& x) {
   if (t->state == trainer_state::paused)
     t->state = trainer_state::running;
   acknowledge(operation::kind::resume, *t, x.step);
+}
+
+void coordinator::on_moved(const trainer_moved& x) {
+  auto* t = current(x.from);
+  if (!t)
+    return;
+  t->step = x.step;
+  const auto node = t->where.substr(0, t->where.find('/') + 1);
+  nlohmann::json details{{"trainer", t->id},
+                         {"name", t->spec.name},
+                         {"step", x.step},
+                         {"from", node + std::to_string(x.from_slot)},
+                         {"to", node + std::to_string(x.to_slot)}};
+  if (x.failure) {
+    details["reason"] = x.failure.text;
+    event("move_failed", std::move(details));
+    return;
+  }
+  t->where = node + std::to_string(x.to_slot);
+  supervise([who = x.from, slot = x.to_slot](supervisor& s) { s.moved(who, slot); });
+  event("moved", std::move(details));
 }
 
 void coordinator::on_failed(const trainer_failed& x) {

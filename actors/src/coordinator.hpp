@@ -183,6 +183,7 @@ private:
   void on_paused(const trainer_paused& x);
   void on_resumed(const trainer_resumed& x);
   void on_push_ack(const push_ack& x);
+  void on_moved(const trainer_moved& x);
   void on_finished(const trainer_finished& x);
   void on_failed(const trainer_failed& x);
   void on_alarm(const alarm& x);

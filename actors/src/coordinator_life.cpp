@@ -67,6 +67,7 @@ void coordinator::launch_from(core::trainer_id id, std::uint32_t incarnation, co
   h.fusion = exp_.fusion;
   h.priority = t.spec.priority;
   h.barrier = !exp_.sync.asynchronous;
+  h.movable = exp_.rebalance && t.spec.slot.empty();
   h.state = from;
   const auto size = h.workload_options.size() + wire_size(t.spec.hp) + 16 * h.schedule.at_steps.size() + 512;
   if (auto fits = fits_control_plane(size, "the description of trainer " + t.spec.name); !fits) {

@@ -112,13 +112,15 @@ slot_status status_of(const gpu::slot_worker& worker) {
   return out;
 }
 
-std::shared_ptr<gpu::hosted> make_hosted(const std::shared_ptr<gpu::slot_worker>& worker) {
-  return {new gpu::hosted, [home = std::weak_ptr<gpu::slot_worker>{worker}](gpu::hosted* x) {
+std::shared_ptr<gpu::hosted> make_hosted(const std::shared_ptr<gpu::slot_worker>& worker, std::uint64_t number) {
+  std::shared_ptr<gpu::hosted> out{new gpu::hosted, [home = std::weak_ptr<gpu::slot_worker>{worker}](gpu::hosted* x) {
             std::shared_ptr<gpu::hosted> last{x};
             // Moved into the task, so that it dies where its workload must; a worker that is gone has no memory left to free.
             if (auto w = home.lock())
               w->post([last = std::move(last)](gpu::context&) mutable { last.reset(); }, nullptr);
           }};
+  out->number = number;
+  return out;
 }
 
 } // namespace troupe::actors

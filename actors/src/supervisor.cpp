@@ -131,6 +131,12 @@ void supervisor::crowded(const trainer_ref& who) {
 
 void supervisor::forget_crowding(core::trainer_id t) { places_.forget_crowding(t); }
 
+void supervisor::moved(const trainer_ref& who, std::uint32_t to_slot) {
+  const auto i = lives_.find(who.trainer);
+  if (i != lives_.end() && i->second.ref == who && places_.moved(who.trainer, to_slot))
+    place_waiting(); // there is more room where it was
+}
+
 void supervisor::forget(const trainer_ref& who, bool drop) {
   std::erase_if(waiting_, [&](const order& x) { return x.what.who == who; });
   const auto i = lives_.find(who.trainer);

@@ -42,6 +42,8 @@ public:
   /// It is over for want of memory: its next lives are placed beside fewer others.
   void crowded(const trainer_ref& who);
   void forget_crowding(core::trainer_id t);
+  /// It lives on another slot of its node now.
+  void moved(const trainer_ref& who, std::uint32_t to_slot);
   void drop_state(std::uint32_t node, std::uint64_t blob);
   /// Ends the agents, and itself with them.
   void shut_down();

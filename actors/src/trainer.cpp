@@ -68,6 +68,7 @@ trainer_self::behavior_type trainer::behavior() {
         out.hp = to_wire(hp_);
         return out;
       },
+      [this](const move_trainer& x) { perform(machine_.move(keep(x))); },
       [this](const resumption& x) {
         if (x.request == request_)
           x.then();
@@ -161,6 +162,10 @@ void trainer::act(const machine::refuse& x) {
   const auto i = jobs_.find(x.job);
   const auto what = std::move(i->second);
   jobs_.erase(i);
+  if (const auto* move = std::get_if<move_trainer>(&what)) {
+    move->done({errc::cancelled, "the trainer has no run to go on with"});
+    return;
+  }
   if (x.stale)
     return; // dropped and counted: whoever sent it has moved on
   const core::error why{errc::refused, "the trainer has come to its end"};
@@ -179,6 +184,11 @@ void trainer::job_done(const core::error& failure, bool device_lost) {
 
 void trainer::answer(const push_hyperparameters& x, const core::error& failure) {
   tell(push_ack{order_.who, x.request, to_wire(failure), machine_.step(), to_wire(hp_)});
+}
+
+void trainer::answer(const move_trainer& x, const core::error& failure) {
+  tell(trainer_moved{order_.who, machine_.step(), order_.slot, x.index, to_wire(failure)});
+  x.done(failure);
 }
 
 void trainer::answer(const export_state& x, const core::error& failure, const state_ref& state) {
@@ -238,7 +248,7 @@ void trainer::note_parking() {
   }
 }
 
-trainer_actor spawn_trainer(caf::actor_system& sys, trainer_setup setup) {
+hosted_trainer spawn_trainer(caf::actor_system& sys, trainer_setup setup) {
   return sys.spawn([setup = std::move(setup)](trainer::self_pointer self) -> trainer_self::behavior_type {
     auto& st = state(self);
     on_exception(self);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "troupe/actors/node_agent.hpp"
+#include "trainer_messages.hpp"
 #include "troupe/actors/slot.hpp"
 
 namespace troupe::actors::internal {
@@ -16,9 +17,13 @@ struct trainer_setup {
   std::shared_ptr<const gpu::workload_registry> workloads;
   std::shared_ptr<blob_store> blobs;
   fetch_state fetch; ///< may be null
+  std::uint64_t number = 0; ///< of this life, in what the slot tells of its load
 };
 
+/// A trainer, as its agent sees it.
+using hosted_trainer = extend<trainer_actor, result<void>(resumption), result<void>(move_trainer)>;
+
 /// Starts a trainer: it builds its workload on the slot and tells the observer.
-trainer_actor spawn_trainer(caf::actor_system& sys, trainer_setup setup);
+hosted_trainer spawn_trainer(caf::actor_system& sys, trainer_setup setup);
 
 } // namespace troupe::actors::internal

@@ -11,7 +11,7 @@
 #include <variant>
 
 #include "trainer.hpp"
-#include "trainer_messages.hpp"
+#include "trainer_states.hpp"
 #include "troupe/core/metadata.hpp"
 #include "troupe/core/trainer_machine.hpp"
 
@@ -24,7 +24,8 @@ struct trainer_state {
   static constexpr const char* name = "trainer";
 };
 
-using trainer_self = extend<trainer_actor, result<void>(resumption)>;
+using trainer_self = hosted_trainer;
+
 /// A trainer: what it does when is core::trainer_machine's; this turns messages into its events, and its actions into requests
 /// to the slot and facts for the observer. It computes nothing itself. Every request to the slot has a number, and an
 /// answer of another number is void. trainer.cpp: its messages, and what it tells; trainer_work.cpp: what its slot does for it.
@@ -36,14 +37,14 @@ public:
   trainer(self_pointer self, trainer_setup setup)
       : self_(self), setup_(std::move(setup)), order_(setup_.order), hp_(from_wire(order_.hp)),
         machine_({order_.stop_step, from_wire(order_.schedule), order_.asynchronous}),
-        hosted_(make_hosted(setup_.worker)) {}
+        hosted_(make_hosted(setup_.worker, setup_.number)) {}
 
   trainer_self::behavior_type behavior();
   void start();
 
 private:
   using clock = std::chrono::steady_clock;
-  using job = std::variant<push_hyperparameters, export_state, apply_decision>;
+  using job = std::variant<push_hyperparameters, export_state, move_trainer, apply_decision>;
 
   /// What a task on the slot left behind.
   template <class T>
@@ -69,10 +70,18 @@ private:
   }
 
   // -- requests ------------------------------------------------------------------------------------------------------
+  /// On the slot that it lives on.
   template <class T, class Work, class Then>
   void ask_slot(Work work, Then then);
+  template <class T, class Work, class Then>
+  void ask_slot(const slot_actor& slot, std::shared_ptr<gpu::hosted> hosted, Work work, Then then);
   void obtain(const state_ref& from, std::function<void(core::result<core::checkpoint_ptr>)> then);
   void build(core::checkpoint_ptr from);
+  struct built {
+    core::error failure;
+    std::string signature;
+  };
+  std::function<built(gpu::context&, gpu::hosted&)> builder(core::checkpoint_ptr from, const trainer_mark& mark) const;
   void measure_on_slot(bool save, std::function<void(measured)> then);
   std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> saver() const;
 
@@ -93,8 +102,11 @@ private:
   void work_on(const push_hyperparameters& x);
   void work_on(const export_state& x);
   void work_on(const apply_decision& x);
+  void work_on(const move_trainer& x);
+  void settle(const move_trainer& x, core::checkpoint_ptr from, const trainer_mark& mark, std::shared_ptr<gpu::hosted> there);
   void apply(const apply_decision& x, core::checkpoint_ptr from);
   void answer(const push_hyperparameters& x, const core::error& failure);
+  void answer(const move_trainer& x, const core::error& failure);
   void answer(const export_state& x, const core::error& failure, const state_ref& state = {});
   void answer(const apply_decision& x, const core::error& failure, const state_ref& state = {});
   /// Goes on after a job: `failure` was told already.

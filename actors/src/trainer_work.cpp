@@ -10,19 +10,38 @@ namespace troupe::actors::internal {
 
 using core::errc;
 
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point x) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - x).count();
+}
+
+/// Into host memory and out again, and the messages.
+double transfer_seconds(std::uint64_t bytes) {
+  constexpr double bytes_per_second = 1e9, messages = 1e-3;
+  return messages + 2 * static_cast<double>(bytes) / bytes_per_second;
+}
+
+} // namespace
+
 // -- requests --------------------------------------------------------------------------------------------------------
+
+template <class T, class Work, class Then>
+void trainer::ask_slot(Work work, Then then) {
+  ask_slot<T>(setup_.slot, hosted_, std::move(work), std::move(then));
+}
 
 /// `work(ctx, hosted)` on the slot's thread makes a T; `then(box)` goes on in the trainer's turn.
 template <class T, class Work, class Then>
-void trainer::ask_slot(Work work, Then then) {
+void trainer::ask_slot(const slot_actor& slot, std::shared_ptr<gpu::hosted> hosted, Work work, Then then) {
   auto b = std::make_shared<box<T>>();
   slot_task task;
-  task.work = [b, h = hosted_, work = std::move(work)](gpu::context& ctx) { b->value.emplace(work(ctx, *h)); };
+  task.work = [b, h = std::move(hosted), work = std::move(work)](gpu::context& ctx) { b->value.emplace(work(ctx, *h)); };
   task.done = [b, me = outside{trainer_self{self_}}, request = ++request_, then = std::move(then)](task_outcome o) {
     b->outcome = std::move(o);
     anon_mail(resumption{request, [b, then] { then(*b); }}).send(me.get());
   };
-  mail(self_, std::move(task)).send(setup_.slot);
+  mail(self_, std::move(task)).send(slot);
 }
 
 void trainer::obtain(const state_ref& from, std::function<void(core::result<core::checkpoint_ptr>)> then) {
@@ -66,12 +85,25 @@ void trainer::build(core::checkpoint_ptr from) {
     mark = std::move(*read);
     hp_.update(mark.hp);
   }
-  struct built {
-    core::error failure;
-    std::string signature;
-  };
-  const auto work = [workloads = setup_.workloads, type = order_.workload_type, text = order_.workload_options,
+  ask_slot<built>(builder(std::move(from), mark), [this, mark](box<built>& b) {
+    if (!b.outcome.failure.text.empty())
+      return fail(b.outcome.failure, b.outcome.device_lost);
+    if (!b.value->failure.text.empty())
+      return fail(b.value->failure, false);
+    signature_ = b.value->signature;
+    first_step_ = mark.step;
+    auto xs = machine_.built(mark.step, mark.syncs_done);
+    tell(trainer_up{order_.who, order_.name, mark.step, next(), signature_, to_wire(hp_), trainer_actor{self_}});
+    perform(std::move(xs));
+  });
+}
+
+/// Makes the workload, as `from` has it if that is given.
+std::function<trainer::built(gpu::context&, gpu::hosted&)> trainer::builder(core::checkpoint_ptr from,
+                                                                            const trainer_mark& mark) const {
+  return [workloads = setup_.workloads, type = order_.workload_type, text = order_.workload_options,
                      name = order_.name, seed = order_.seed, hp = hp_, fuse = order_.fusion, mark, from](gpu::context& ctx, gpu::hosted& h) {
+    const auto began = clock::now();
     built out;
     const auto options = nlohmann::json::parse(text, nullptr, false);
     if (options.is_discarded()) {
@@ -94,20 +126,10 @@ void trainer::build(core::checkpoint_ptr from) {
       h.loss_sum = mark.loss_sum;
       h.loss_count = mark.loss_count;
     }
+    h.move_seconds = seconds_since(began) + transfer_seconds(w->memory_bytes());
     h.work = std::move(w);
     return out;
   };
-  ask_slot<built>(work, [this, mark](box<built>& b) {
-    if (!b.outcome.failure.text.empty())
-      return fail(b.outcome.failure, b.outcome.device_lost);
-    if (!b.value->failure.text.empty())
-      return fail(b.value->failure, false);
-    signature_ = b.value->signature;
-    first_step_ = mark.step;
-    auto xs = machine_.built(mark.step, mark.syncs_done);
-    tell(trainer_up{order_.who, order_.name, mark.step, next(), signature_, to_wire(hp_), trainer_actor{self_}});
-    perform(std::move(xs));
-  });
 }
 
 /// Saves what the trainer is now, so that another life goes on as this one would: one that is parked and waits for a decision
@@ -186,6 +208,57 @@ void trainer::work_on(const export_state& x) {
   ask_slot<state_ref>(work, [this, x](box<state_ref>& b) {
     answer(x, b.outcome.failure, b.value.value_or(state_ref{}));
     job_done(b.outcome.failure, b.outcome.device_lost);
+  });
+}
+
+/// The state goes through host memory from the old slot to the new one. The old workload stays until the new one is there: if that
+/// cannot be built, the trainer goes on where it was.
+void trainer::work_on(const move_trainer& x) {
+  struct leaving {
+    core::checkpoint_ptr state;
+    double seconds = 0; ///< saving took
+    double compute_seconds = 0, wait_seconds = 0, step_seconds = 0;
+  };
+  const auto save_it = [save = saver()](gpu::context& ctx, gpu::hosted& h) {
+    const auto began = clock::now();
+    leaving out{save(ctx, h), 0, h.compute_seconds, h.wait_seconds, h.step_seconds};
+    out.seconds = seconds_since(began);
+    return out;
+  };
+  ask_slot<leaving>(save_it, [this, x](box<leaving>& b) {
+    if (!b.outcome.failure.text.empty()) {
+      answer(x, b.outcome.failure);
+      return job_done(b.outcome.failure, b.outcome.device_lost);
+    }
+    const auto mark = read_mark(*b.value->state);
+    if (!mark) {
+      answer(x, mark.error());
+      return job_done(mark.error());
+    }
+    auto there = make_hosted(x.worker, setup_.number);
+    const auto build_it = [make = builder(b.value->state, *mark), was = *b.value](gpu::context& ctx, gpu::hosted& h) {
+      const auto began = clock::now();
+      auto out = make(ctx, h);
+      h.compute_seconds = h.settled_at = was.compute_seconds;
+      h.wait_seconds = was.wait_seconds;
+      h.step_seconds = was.step_seconds;
+      h.move_seconds = was.seconds + seconds_since(began) + transfer_seconds(0);
+      return out;
+    };
+    ask_slot<built>(x.slot, there, build_it, [this, x, there](box<built>& made) {
+      auto failure = made.outcome.failure; // a lost device is the other slot's
+      if (failure.text.empty())
+        failure = made.value->failure;
+      answer(x, failure);
+      if (failure.text.empty()) {
+        setup_.order.slot = x.index;
+        setup_.worker = x.worker;
+        setup_.slot = x.slot;
+        hosted_ = there;
+        first_step_ = machine_.step();
+      }
+      job_done(failure);
+    });
   });
 }
 

@@ -114,3 +114,54 @@ TEST_CASE("a process with running trainers leaves at once fifty times in a row")
     p.host(p.order(1, 10));
   } // the rest of its life is never trained
 }
+
+TEST_CASE("an idle slot takes over one of two trainers that share another with all that was measured of it") {
+  process p{2};
+  std::vector<trainer_up> both;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    auto order = p.order(i, 1'000'000'000'000);
+    order.movable = true;
+    both.push_back(p.host(order));
+  }
+  for (const auto& t : both)
+    p.tell(t, begin_training{});
+  const auto moved = p.log->next<trainer_moved>();
+  CHECK(moved.from_slot == 0);
+  CHECK(moved.to_slot == 1);
+  CHECK_FALSE(moved.failure);
+  const auto& t = both[moved.from.trainer];
+  p.tell(t, call_sync{{}, 0});
+  const auto m = from_wire(p.log->next<sync_report>(moved.from.trainer).what);
+  CHECK(m.step >= moved.step);
+  const auto n = static_cast<double>(m.step);
+  CHECK(m.number("weight") == n * (n + 1) / 2); // no step is lost or made twice
+  CHECK(m.loss == doctest::Approx((n + 1) * (n + 2) / 6)); // of the steps on both slots
+  CHECK(m.compute_seconds > 0);
+  caf::scoped_actor self{*p.sys};
+  mail(self, query_node{})
+      .request(p.agent, 20s)
+      .receive(
+          [&](const node_status& s) {
+            CHECK(s.slots[0].trainers == 1);
+            CHECK(s.slots[1].trainers == 1);
+          },
+          [](caf::error& e) { FAIL(error_text(e)); });
+  p.tell(t, resume_sync{{}, 0});
+  p.tell(t, export_state{{}, 9});
+  CHECK(p.log->next<state_exported>().state.bytes == 16);
+  p.tell(t, stop_training{{}, true, "enough"});
+  CHECK(p.log->next<trainer_finished>(moved.from.trainer).stopped);
+}
+
+TEST_CASE("a process with a trainer that moves leaves at once twenty times in a row") {
+  for (int i = 0; i < 20; ++i) {
+    process p{2};
+    for (std::uint32_t k = 0; k < 3; ++k) {
+      auto order = p.order(k, 1'000'000'000'000);
+      order.movable = true;
+      p.tell(p.host(order), begin_training{});
+    }
+    if (i % 2 == 0)
+      p.log->next<trainer_moved>();
+  }
+}

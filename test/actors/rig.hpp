@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 class fact_log {
 public:
   using fact = std::variant<trainer_up, sync_report, state_exported, decision_applied, trainer_paused, trainer_resumed, push_ack,
-                            trainer_finished, trainer_failed, node_up, slot_lost>;
+                            trainer_moved, trainer_finished, trainer_failed, node_up, slot_lost>;
 
   void add(fact x) {
     std::lock_guard lock(mutex_);
@@ -80,7 +80,7 @@ inline trainer_observer spawn_observer(caf::actor_system& sys, std::shared_ptr<f
     return {[log](const trainer_up& x) { log->add(x); },       [log](const sync_report& x) { log->add(x); },
             [log](const state_exported& x) { log->add(x); },   [log](const decision_applied& x) { log->add(x); },
             [log](const trainer_paused& x) { log->add(x); },   [log](const trainer_resumed& x) { log->add(x); },
-            [log](const push_ack& x) { log->add(x); },         [log](const trainer_finished& x) { log->add(x); },
+            [log](const push_ack& x) { log->add(x); },         [log](const trainer_moved& x) { log->add(x); },    [log](const trainer_finished& x) { log->add(x); },
             [log](const trainer_failed& x) { log->add(x); }};
   });
 }

@@ -124,6 +124,7 @@ TEST_CASE("events that matter are one line") {
   CHECK(event_text("trainer_failed", {{"trainer", 3}, {"final", true}}) == "trainer 3 failed");
   CHECK(event_text("trainer_finished", {{"name", "b"}, {"stopped", true}, {"reason", "asked to"}}) == "b stopped (asked to)");
   CHECK(event_text("trainer_started", {{"name", "b"}, {"incarnation", 0}}) == "");
+  CHECK(event_text("moved", {{"name", "b"}, {"from", "0/0"}, {"to", "0/1"}, {"step", 5}}) == "");
   CHECK(event_text("trainer_started", {{"name", "b"}, {"incarnation", 1}, {"step", 5}}) == "b starts again at step 5");
   CHECK(event_text("something_else", nlohmann::json::object()) == "");
   CHECK(event_text("sync_note", {{"index", 3}, {"text", "went on without b"}}) == "sync point 3: went on without b");

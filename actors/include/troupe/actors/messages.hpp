@@ -24,6 +24,7 @@
 ///   apply_decision               decision_applied; trainer_finished after a decision to stop
 ///   resume_sync, release_trainer (goes on)
 ///   stop_training                trainer_finished
+///   (its node moves it)          trainer_moved
 ///   anything                     trainer_failed
 namespace troupe::actors {
 
@@ -209,6 +210,15 @@ struct trainer_finished {
 };
 TROUPE_INSPECT(trainer_finished, from, what, stopped, reason, state)
 
+/// It went on, after `step`, on another slot of its node; or, with a failure, it could not and stayed where it was.
+struct trainer_moved {
+  trainer_ref from;
+  std::uint64_t step = 0;
+  std::uint32_t from_slot = 0, to_slot = 0; ///< of the node
+  wire_error failure;                       ///< empty text: none
+};
+TROUPE_INSPECT(trainer_moved, from, step, from_slot, to_slot, failure)
+
 /// Its actor is gone when this arrives or soon after.
 struct trainer_failed {
   trainer_ref from;
@@ -222,7 +232,8 @@ TROUPE_INSPECT(trainer_failed, from, step, failure, device_lost)
 using trainer_observer =
     typed_actor<result<void>(trainer_up), result<void>(sync_report), result<void>(state_exported),
                 result<void>(decision_applied), result<void>(trainer_paused), result<void>(trainer_resumed),
-                result<void>(push_ack), result<void>(trainer_finished), result<void>(trainer_failed)>;
+                result<void>(push_ack), result<void>(trainer_moved), result<void>(trainer_finished),
+                result<void>(trainer_failed)>;
 
 // -- nodes -----------------------------------------------------------------------------------------------------------
 
@@ -241,11 +252,12 @@ struct host_trainer {
   std::int32_t priority = 0;    ///< on its slot: higher ones go first
   bool barrier = false;         ///< others wait for it at sync points
   std::uint32_t slot = 0;       ///< of the node
+  bool movable = false;         ///< to other slots of the node
   state_ref state;              ///< resume from this; none: from the beginning
   trainer_observer observer;
 };
 TROUPE_INSPECT(host_trainer, who, name, workload_type, workload_options, hp, seed, stop_step, schedule, asynchronous,
-               fusion, priority, barrier, slot, state, observer)
+               fusion, priority, barrier, slot, movable, state, observer)
 
 /// End a trainer at once; nothing of it is reported afterwards.
 struct drop_trainer { trainer_ref who; };
@@ -363,4 +375,5 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::node_status))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::node_up))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::slot_lost))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::trainer_moved))
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

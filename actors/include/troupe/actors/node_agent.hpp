@@ -7,6 +7,7 @@
 #include "troupe/actors/blob_store.hpp"
 #include "troupe/actors/messages.hpp"
 #include "troupe/core/checkpoint.hpp"
+#include "troupe/core/rebalance.hpp"
 #include "troupe/gpu/slot_worker.hpp"
 #include "troupe/gpu/workload.hpp"
 
@@ -27,6 +28,7 @@ struct node_setup {
   std::string host;       ///< of its tensor transport; empty: none
   std::uint16_t port = 0;
   node_observer observer; ///< told node_up at once and slot_lost later; may be null
+  core::rebalance_options rebalance;
 };
 
 /// Starts the agent of this process: it owns the slots' actors, builds trainers on them when told to, and reports those that end
@@ -34,6 +36,9 @@ struct node_setup {
 ///
 /// A trainer that is hosted again with a higher incarnation replaces the old one; the same or a lower incarnation is ignored. On
 /// exit the agent ends its trainers and slots.
+///
+/// A CPU slot that has become idle takes over a trainer of another CPU slot where two or more share the time, if core::choose_move
+/// finds it worth the cost: of those hosted as `movable`, one at a time.
 node_agent_actor spawn_node_agent(caf::actor_system& sys, node_setup setup);
 
 } // namespace troupe::actors

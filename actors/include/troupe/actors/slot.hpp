@@ -63,8 +63,8 @@ slot_actor spawn_slot(caf::actor_system& sys, std::shared_ptr<gpu::slot_worker> 
 /// What the worker counts, as messages carry it. Thread-safe.
 slot_status status_of(const gpu::slot_worker& worker);
 
-/// A place for a workload on a slot. Whoever holds it last, the workload dies on the slot's thread.
-std::shared_ptr<gpu::hosted> make_hosted(const std::shared_ptr<gpu::slot_worker>& worker);
+/// A place for a workload on a slot, known to its maker by `number`. Whoever holds it last, the workload dies on the slot's thread.
+std::shared_ptr<gpu::hosted> make_hosted(const std::shared_ptr<gpu::slot_worker>& worker, std::uint64_t number = 0);
 
 } // namespace troupe::actors
 
