@@ -193,7 +193,8 @@ struct slot_worker::impl {
   static core::waiting_run rank(const queued_run& r, std::uint64_t turn) {
     const auto left = r.wanted - std::min(r.outcome.steps, r.wanted);
     const auto done = r.who->progress.load(std::memory_order_relaxed);
-    const auto step = done > 0 ? r.who->compute_seconds / static_cast<double>(done) : std::numeric_limits<double>::infinity();
+    const auto here = r.who->compute_seconds - r.who->settled_at; // as are the steps done
+    const auto step = done > 0 ? here / static_cast<double>(done) : std::numeric_limits<double>::infinity();
     return {r.hint.priority, r.hint.before_barrier, left > 0 ? static_cast<double>(left) * step : 0.0, turn};
   }
 
