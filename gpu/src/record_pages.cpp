@@ -60,6 +60,9 @@ void record_pages::add_page() {
   } catch (const out_of_memory& e) {
     pages_.pop_back();
     throw out_of_memory(no_room + (no_room.empty() ? "" : "; nor can states take turns: ") + e.what());
+  } catch (...) {
+    pages_.pop_back();
+    throw;
   }
 }
 
@@ -73,6 +76,11 @@ void record_pages::take_hosts() {
 void record_pages::drop_last_page() noexcept {
   auto& last = pages_.back();
   const auto f = last.frame;
+  if (last.arriving) // who has the frame next does not write to it before that
+    try {
+      ctx_.wait(last.arrived, work_queue::compute);
+    } catch (const device_error&) { // the device is lost, as the next operation will tell
+    }
   if (in_use_ == pages() - 1)
     in_use_ = -1;
   pages_.pop_back();
@@ -161,12 +169,13 @@ std::int64_t record_pages::find_frame() const noexcept {
 /// The page of frame `f` goes to the host, unless what is there is the same.
 void record_pages::vacate(std::int64_t f) {
   auto& frame = frames_[static_cast<std::size_t>(f)];
+  // What is enqueued may still read or write the frame, even where its page was dropped; what comes onto it later is behind this
+  // in the copies' order.
+  ctx_.mark(computed_, work_queue::compute);
+  ctx_.wait(computed_, work_queue::copies);
   if (frame.page < 0)
     return;
   auto& p = at(frame.page);
-  // What is enqueued may still read or write the frame; what comes onto it later is behind this in the copies' order.
-  ctx_.mark(computed_, work_queue::compute);
-  ctx_.wait(computed_, work_queue::copies);
   if (!p.host_is_current) {
     ctx_.download_async(p.host.data(), frame.data, page_bytes());
     p.host_is_current = p.host_has_contents = true;

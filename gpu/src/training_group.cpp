@@ -10,20 +10,20 @@ namespace troupe::gpu {
 
 using internal::evaluation_rows, internal::norm_scratch;
 
-std::string_view to_string(optimizer_kind x) noexcept {
-  return x == optimizer_kind::sgd ? "sgd" : "adamw";
-}
+std::string_view to_string(optimizer_kind x) noexcept { return x == optimizer_kind::sgd ? "sgd" : "adamw"; }
 
 training_group::impl::impl(context& c, group_options o)
-  : ctx(c), options(std::move(o)), at_once(ctx.kernels().wants_many), net(make_net(1)),
-    at(net->layout(), options.optimizer), feed(c, options.data, options.batch, evaluation_rows), captures(c.wants_capture()) {
+    : ctx(c), options(std::move(o)), at_once(ctx.kernels().wants_many), net(make_net(1)),
+      at(net->layout(), options.optimizer), feed(c, options.data, options.batch, evaluation_rows),
+      captures(c.wants_capture()) {
   const auto batch = options.batch;
   if (batch < 1 || batch > options.data->train().examples)
-    throw std::invalid_argument("batch: " + std::to_string(batch) + " is not between 1 and the number of training examples, "
-                                + std::to_string(options.data->train().examples));
+    throw std::invalid_argument("batch: " + std::to_string(batch) +
+                                " is not between 1 and the number of training examples, " +
+                                std::to_string(options.data->train().examples));
   if (batch < net->least_batch())
-    throw std::invalid_argument("batch: batch normalisation needs at least " + std::to_string(net->least_batch())
-                                + " examples in a batch");
+    throw std::invalid_argument("batch: batch normalisation needs at least " +
+                                std::to_string(net->least_batch()) + " examples in a batch");
   const auto block = at_once ? 1 : options.block > 0 ? options.block : chosen_block();
   records = std::make_unique<internal::record_pages>(ctx, at.stride, block);
   lane = take_lanes(net->lanes());
@@ -34,16 +34,17 @@ std::unique_ptr<model> training_group::impl::make_net(std::int64_t lanes) const 
   return options.make(ctx, lanes, std::max(options.batch, evaluation_rows));
 }
 
-/// Members of a turn on the CPU. Several share what an operation costs beside its arithmetic, as long as what a step of all of
-/// them touches stays in the second-level cache (bench_fusion --block): 1.25 times as fast for 32-16-10, 1.05 for 784-16-10,
-/// slower for 784-64-64-10.
+/// Members of a turn on the CPU. Several share what an operation costs beside its arithmetic, as long as what
+/// a step of all of them touches stays in the second-level cache (bench_fusion --block): 1.25 times as fast
+/// for 32-16-10, 1.05 for 784-16-10, slower for 784-64-64-10.
 std::int64_t training_group::impl::chosen_block() const {
-  const auto touched = static_cast<std::int64_t>(sizeof(float))
-                       * (at.stride + net->layout().size + options.batch * options.data->train().features);
+  const auto touched = static_cast<std::int64_t>(sizeof(float)) *
+                       (at.stride + net->layout().size + options.batch * options.data->train().features);
   return std::clamp<std::int64_t>((384 << 10) / touched, 1, 8);
 }
 
-// -- memory ----------------------------------------------------------------------------------------------------------
+// -- memory
+// ----------------------------------------------------------------------------------------------------------
 
 template <class T>
 buffer training_group::impl::zeroed(std::int64_t n) {
@@ -77,7 +78,8 @@ training_group::impl::table training_group::impl::take_table(std::int64_t n) {
   return t;
 }
 
-/// Everything anew with `n` rows and lanes; takes over the records. Throws `out_of_memory`, nothing has changed then.
+/// Everything anew with `n` rows and lanes; takes over the records. Throws `out_of_memory`, nothing has
+/// changed then.
 void training_group::impl::resize(std::int64_t n) {
   auto new_net = make_net(n);
   auto new_table = take_table(n);
@@ -164,14 +166,17 @@ void training_group::impl::give_up_room() {
   planned = false;
 }
 
-// -- members ---------------------------------------------------------------------------------------------------------
+// -- members
+// ---------------------------------------------------------------------------------------------------------
 
 void training_group::impl::fresh(std::int64_t r, std::uint64_t seed) {
   std::vector<float> host(static_cast<std::size_t>(at.stride), 0.0F);
   const auto all = std::span(host);
   const auto& l = net->layout();
-  net->initialise(all.subspan(0, static_cast<std::size_t>(l.size)),
-                  all.subspan(static_cast<std::size_t>(at.statistics), static_cast<std::size_t>(l.statistics_size)), seed);
+  net->initialise(
+      all.subspan(0, static_cast<std::size_t>(l.size)),
+      all.subspan(static_cast<std::size_t>(at.statistics), static_cast<std::size_t>(l.statistics_size)),
+      seed);
   ctx.upload(record_of(r), std::span<const float>(host));
   weights_changed(r);
   member_counters c;
@@ -187,8 +192,8 @@ void training_group::impl::weights_changed(std::int64_t r) {
 }
 
 void training_group::impl::set_params(std::int64_t r, const member_params& p) {
-  host_params[static_cast<std::size_t>(r)] = p;
   ctx.upload(params_at(r), &p, sizeof p);
+  host_params[static_cast<std::size_t>(r)] = p;
   planned = false;
 }
 
@@ -214,35 +219,19 @@ member_counters training_group::impl::read_counters(std::int64_t r) {
   return out;
 }
 
-training_group::training_group(context& ctx, group_options options) : impl_(std::make_unique<impl>(ctx, std::move(options))) {
-}
+training_group::training_group(context& ctx, group_options options)
+    : impl_(std::make_unique<impl>(ctx, std::move(options))) {}
 
 training_group::~training_group() = default;
 
-const model& training_group::net() const noexcept {
-  return *impl_->net;
-}
-optimizer_kind training_group::optimizer() const noexcept {
-  return impl_->options.optimizer;
-}
-std::int64_t training_group::batch() const noexcept {
-  return impl_->options.batch;
-}
-const resident_data& training_group::data() const noexcept {
-  return *impl_->options.data;
-}
-std::int64_t training_group::batches_per_epoch() const noexcept {
-  return data().train().examples / batch();
-}
-std::int64_t training_group::members() const noexcept {
-  return impl_->count();
-}
-std::int64_t training_group::capacity() const noexcept {
-  return impl_->records->rows();
-}
-bool training_group::swaps() const noexcept {
-  return impl_->records->paged();
-}
+const model& training_group::net() const noexcept { return *impl_->net; }
+optimizer_kind training_group::optimizer() const noexcept { return impl_->options.optimizer; }
+std::int64_t training_group::batch() const noexcept { return impl_->options.batch; }
+const resident_data& training_group::data() const noexcept { return *impl_->options.data; }
+std::int64_t training_group::batches_per_epoch() const noexcept { return data().train().examples / batch(); }
+std::int64_t training_group::members() const noexcept { return impl_->count(); }
+std::int64_t training_group::capacity() const noexcept { return impl_->records->rows(); }
+bool training_group::swaps() const noexcept { return impl_->records->paged(); }
 training_group::moved_state training_group::swapped(std::int64_t member) const {
   const auto n = impl_->records->swaps_of(impl_->row(member));
   return {n, n * impl_->records->page_bytes()};
@@ -250,7 +239,9 @@ training_group::moved_state training_group::swapped(std::int64_t member) const {
 std::chrono::nanoseconds training_group::swap_time() const noexcept {
   constexpr double bytes_a_nanosecond = 10; // PCIe 3.0 x16 or one core's copy; newer ones are faster
   return std::chrono::nanoseconds(
-    swaps() ? static_cast<std::int64_t>(static_cast<double>(impl_->records->page_bytes()) / bytes_a_nanosecond) : 0);
+      swaps()
+          ? static_cast<std::int64_t>(static_cast<double>(impl_->records->page_bytes()) / bytes_a_nanosecond)
+          : 0);
 }
 
 std::int64_t training_group::join(std::uint64_t seed) {
@@ -265,11 +256,13 @@ std::int64_t training_group::join(std::uint64_t seed) {
   m.member_of.reserve(static_cast<std::size_t>(r + 1));
   m.places.resize(static_cast<std::size_t>(r + 1));
   m.fresh(r, seed);
-  m.host_params.emplace_back();
+  const member_params plain;
+  m.ctx.upload(m.params_at(r), &plain, sizeof plain); // from here on nothing fails
+  m.host_params.push_back(plain);
   m.host_active.push_back(0);
   m.member_of.push_back(number);
   m.row_of[static_cast<std::size_t>(number)] = r;
-  m.set_params(r, {});
+  m.planned = false;
   return number;
 }
 
@@ -317,8 +310,8 @@ void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters
 std::uint64_t training_group::memory_bytes() const noexcept {
   const auto& m = *impl_;
   std::uint64_t sum = m.net->memory_bytes() + m.feed.memory_bytes() + m.records->device_bytes();
-  for (const auto* b : {&m.lane.gradient, &m.lane.scratch, &m.lane.plain_params, &m.lane.probe, &m.rows.params, &m.rows.counters,
-                        &m.rows.active})
+  for (const auto* b : {&m.lane.gradient, &m.lane.scratch, &m.lane.plain_params, &m.lane.probe,
+                        &m.rows.params, &m.rows.counters, &m.rows.active})
     sum += b->size();
   return sum;
 }

@@ -42,8 +42,8 @@ struct record_layout {
   }
 
 private:
-  /// The next part. Large ones begin at different places of their page: equal places in several arrays of one loop make loads
-  /// wait for unrelated stores (4 KiB aliasing).
+  /// The next part. Large ones begin at different places of their page: equal places in several arrays of one
+  /// loop make loads wait for unrelated stores (4 KiB aliasing).
   std::int64_t place(std::int64_t n) {
     constexpr std::int64_t line = 32, page = 1024, skew = 9 * line;
     auto at = (stride + line - 1) / line * line;
@@ -59,8 +59,9 @@ private:
 
 } // namespace internal
 
-/// What a group consists of. Its functions are in training_group.cpp (members, their records, memory), training_group_steps.cpp
-/// (who steps when, a step, its capture) and training_group_measures.cpp (measuring, saving, loading).
+/// What a group consists of. Its functions are in training_group.cpp (members, their records, memory),
+/// training_group_steps.cpp (who steps when, a step, its capture) and training_group_measures.cpp (measuring,
+/// saving, loading).
 struct training_group::impl {
   /// Small things of each row in device memory.
   struct table {
@@ -76,18 +77,18 @@ struct training_group::impl {
   /// Active members that step at once: rows first … first + count - 1, of one page.
   struct part {
     std::int64_t first = 0, count = 0;
-    bool all = true;                 ///< none of them rests
+    bool all = true; ///< none of them rests
     bool clips = false;
     bool into_momentum = false;
     float momentum = 0;
     model::pass pass;
-    std::size_t names = 0;           ///< where its members begin in `turn_members`
-    std::size_t active = 0;          ///< how many
+    std::size_t names = 0;  ///< where its members begin in `turn_members`
+    std::size_t active = 0; ///< how many
   };
 
   context& ctx;
   group_options options;
-  bool at_once;                      ///< all members of a page in one pass
+  bool at_once; ///< all members of a page in one pass
   std::unique_ptr<model> net;
   internal::record_layout at;
   internal::batch_feed feed;
@@ -95,22 +96,22 @@ struct training_group::impl {
   lane_buffers lane;
   table rows;
 
-  std::vector<std::int64_t> member_of;  ///< by row
-  std::vector<std::int64_t> row_of;     ///< by member; -1: nobody has this number
+  std::vector<std::int64_t> member_of;    ///< by row
+  std::vector<std::int64_t> row_of;       ///< by member; -1: nobody has this number
   std::vector<member_params> host_params; ///< by row, as all that follow
-  std::vector<place> places;            ///< in the data, as the counters have it
+  std::vector<place> places;              ///< in the data, as the counters have it
   std::vector<std::uint8_t> host_active, wanted_active;
   std::vector<std::uint8_t> sent_active; ///< what the device has
   std::vector<part> turns;
   std::vector<std::int64_t> turn_members;
   bool planned = false;
   std::vector<member_counters> exchange;
-  std::vector<place> wanted;            ///< of the feed, for a moment
+  std::vector<place> wanted; ///< of the feed, for a moment
 
   /// What a captured step depends on beside device memory's contents.
   using step_key = std::tuple<const float*, std::int64_t, std::int64_t, bool, bool, bool, bool, float>;
   static constexpr std::size_t most_captures = 64;
-  bool captures;                        ///< steps are captured
+  bool captures;                               ///< steps are captured
   std::map<step_key, captured> captured_steps; ///< empty ones were met once
 
   impl(context& c, group_options o);
@@ -154,10 +155,15 @@ struct training_group::impl {
     const auto s = state_of(r);
     return s.low == nullptr ? vec<bf16>{} : vec<bf16>{s.low + from, to - from, s.low_stride};
   }
-  vec<float> gradient_section(std::int64_t from, std::int64_t to) const { return {lane.gradient.as<float>() + from, to - from, size()}; }
-  vec<float> norm_sums() const { return {lane.scratch.as<float>(), internal::norm_scratch, internal::norm_scratch}; }
+  vec<float> gradient_section(std::int64_t from, std::int64_t to) const {
+    return {lane.gradient.as<float>() + from, to - from, size()};
+  }
+  vec<float> norm_sums() const {
+    return {lane.scratch.as<float>(), internal::norm_scratch, internal::norm_scratch};
+  }
 
-  // -- memory --------------------------------------------------------------------------------------------------------
+  // -- memory
+  // --------------------------------------------------------------------------------------------------------
 
   template <class T>
   buffer zeroed(std::int64_t n);
@@ -169,7 +175,8 @@ struct training_group::impl {
   void make_room();
   void give_up_room();
 
-  // -- members -------------------------------------------------------------------------------------------------------
+  // -- members
+  // -------------------------------------------------------------------------------------------------------
 
   void fresh(std::int64_t r, std::uint64_t seed);
   void weights_changed(std::int64_t r);
@@ -177,9 +184,12 @@ struct training_group::impl {
   void move_row(std::int64_t from, std::int64_t to) noexcept;
   member_counters read_counters(std::int64_t r);
 
-  // -- steps ---------------------------------------------------------------------------------------------------------
+  // -- steps
+  // ---------------------------------------------------------------------------------------------------------
 
-  bool is_active(std::int64_t r) const { return r < count() && host_active[static_cast<std::size_t>(r)] != 0; }
+  bool is_active(std::int64_t r) const {
+    return r < count() && host_active[static_cast<std::size_t>(r)] != 0;
+  }
   bool goes_into_momentum(std::int64_t r) const;
   bool alike(std::int64_t a, std::int64_t b) const;
   void plan();
@@ -196,7 +206,8 @@ struct training_group::impl {
   void compute(const part& t, bool with_input);
   void update(const part& t);
 
-  // -- measuring and keeping -----------------------------------------------------------------------------------------
+  // -- measuring and keeping
+  // -----------------------------------------------------------------------------------------
 
   template <class F>
   void in_passes(std::span<const std::int64_t> members, F&& f);

@@ -17,7 +17,8 @@ std::string state_name(std::string_view prefix, const parameter& p) {
 
 } // namespace
 
-/// of them that the pass computes.
+/// Covers these members with passes that do not train: `f(first row, count, each)`, where each(g) calls
+/// g(index, lane) for those of them that the pass computes.
 template <class F>
 void training_group::impl::in_passes(std::span<const std::int64_t> members, F&& f) {
   std::map<std::int64_t, std::vector<std::size_t>> by_page; // what computes together lies in one
@@ -193,8 +194,11 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
   const auto r = m.row(member);
   std::vector<float> host(static_cast<std::size_t>(m.at.stride));
   m.ctx.download(host.data(), m.record_of(r, false), host.size() * sizeof(float));
-  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at, std::int64_t size) {
-    out.add(name, core::dtype::f32, shape, std::span<const float>(host).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(size)));
+  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at,
+                    std::int64_t size) {
+    out.add(
+        name, core::dtype::f32, shape,
+        std::span<const float>(host).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(size)));
   });
   const auto c = m.read_counters(r);
   const std::array<std::uint64_t, 3> state{c.seed, c.step, c.batch};
@@ -212,18 +216,18 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
       throw std::invalid_argument(t.error().text);
     return *t;
   };
-  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t, std::int64_t) {
-    require(name, core::dtype::f32, shape);
-  });
+  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t,
+                    std::int64_t) { require(name, core::dtype::f32, shape); });
   constexpr std::array<std::int64_t, 1> three{3}, one{1};
   const auto* state = require("counters", core::dtype::u64, three);
   const auto* updates = require("optimizer.updates", core::dtype::u64, one);
 
   std::vector<float> host(static_cast<std::size_t>(m.at.stride), 0.0F);
-  m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t at, std::int64_t) {
-    const auto values = in.find(name)->as<float>();
-    std::copy(values.begin(), values.end(), host.begin() + at);
-  });
+  m.each_tensor(
+      [&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t at, std::int64_t) {
+        const auto values = in.find(name)->as<float>();
+        std::copy(values.begin(), values.end(), host.begin() + at);
+      });
   m.ctx.upload(m.record_of(r), std::span<const float>(host));
   m.weights_changed(r);
   auto c = m.read_counters(r);

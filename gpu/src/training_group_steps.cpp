@@ -7,16 +7,18 @@
 
 namespace troupe::gpu {
 
-/// Plain SGD needs no gradients of their own for matrices: products go straight into the momentum. The factor is an argument
-/// of the product, so it must be everyone's.
+/// Plain SGD needs no gradients of their own for matrices: products go straight into the momentum. The factor
+/// is an argument of the product, so it must be everyone's.
 bool training_group::impl::goes_into_momentum(std::int64_t r) const {
   const auto& p = host_params[static_cast<std::size_t>(r)];
-  return options.optimizer == optimizer_kind::sgd && p.clip_norm <= 0 && p.weight_decay == 0 && p.nesterov == 0;
+  return options.optimizer == optimizer_kind::sgd && p.clip_norm <= 0 && p.weight_decay == 0 &&
+         p.nesterov == 0;
 }
 bool training_group::impl::alike(std::int64_t a, std::int64_t b) const {
   const auto& x = host_params[static_cast<std::size_t>(a)];
   const auto& y = host_params[static_cast<std::size_t>(b)];
-  return goes_into_momentum(a) == goes_into_momentum(b) && (!goes_into_momentum(a) || x.momentum == y.momentum);
+  return goes_into_momentum(a) == goes_into_momentum(b) &&
+         (!goes_into_momentum(a) || x.momentum == y.momentum);
 }
 
 void training_group::impl::plan() {
@@ -37,10 +39,13 @@ void training_group::impl::plan() {
           end = i + 1;
       if (captures) { // from the page's beginning, rounded up: the same launches whoever of them takes part
         r = page_end - page;
-        end = r + std::min(page, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(end - r))));
+        // Where memory was scarce, the tables end within the page.
+        end = r + std::min({page, rows.rows - r,
+                            static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(end - r)))});
       }
     } else {
-      // What a member computes must not depend on its neighbours, so only those go together that would go the same way alone.
+      // What a member computes must not depend on its neighbours, so only those go together that would go the
+      // same way alone.
       while (end < std::min({n, page_end, r + net->lanes()}) && is_active(end) && alike(r, end))
         ++end;
     }
@@ -85,7 +90,8 @@ void training_group::impl::add_turn(std::int64_t first, std::int64_t end) {
   turns.push_back(t);
 }
 
-// -- a step ----------------------------------------------------------------------------------------------------------
+// -- a step
+// ----------------------------------------------------------------------------------------------------------
 
 void training_group::impl::step(std::size_t turn) {
   const auto& t = turns[turn];
@@ -128,10 +134,12 @@ void training_group::impl::advance(const part& t) {
   }
 }
 
-/// False where this step is to be enqueued call by call: a sequence met for the first time is not captured, so that libraries load
-/// what they need and what happens once costs nothing more; and after a capture failed none is tried again.
+/// False where this step is to be enqueued call by call: a sequence met for the first time is not captured,
+/// so that libraries load what they need and what happens once costs nothing more; and after a capture failed
+/// none is tried again.
 bool training_group::impl::launch_captured(const part& t, const float* base) {
-  const step_key key{base, t.first, t.count, t.all, t.clips, t.into_momentum, t.pass.dropout, t.into_momentum ? t.momentum : 0};
+  const step_key key{base,    t.first,         t.count,        t.all,
+                     t.clips, t.into_momentum, t.pass.dropout, t.into_momentum ? t.momentum : 0};
   const auto [known, fresh] = captured_steps.try_emplace(key);
   if (fresh) {
     if (captured_steps.size() > most_captures)
@@ -163,9 +171,10 @@ void training_group::impl::compute(const part& t, bool with_input) {
   const auto all = size(), split = matrices();
   if (t.into_momentum) {
     net->backward(p, {record_of(r) + at.first, at.stride, t.momentum, g, all});
-    sgd_apply(ctx, t.count, section(r, 0, 0, split), section(r, at.first, 0, split), p.counters, low_section(r, 0, split), p.active);
-    sgd(ctx, t.count, section(r, 0, split, all), section(r, at.first, split, all), gradient_section(split, all), p.params,
-        p.counters, {}, p.active);
+    sgd_apply(ctx, t.count, section(r, 0, 0, split), section(r, at.first, 0, split), p.counters,
+              low_section(r, 0, split), p.active);
+    sgd(ctx, t.count, section(r, 0, split, all), section(r, at.first, split, all),
+        gradient_section(split, all), p.params, p.counters, {}, p.active);
   } else {
     net->backward(p, {g, all, 0, g, all});
     update(t);
@@ -180,13 +189,15 @@ void training_group::impl::update(const part& t) {
   if (t.clips)
     gpu::gradient_norm(ctx, t.count, g, p.params, p.counters, norm_sums(), p.active);
   if (options.optimizer == optimizer_kind::sgd)
-    sgd(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), g, p.params, p.counters, low_section(r, 0, all), p.active);
+    sgd(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), g, p.params, p.counters,
+        low_section(r, 0, all), p.active);
   else
-    adamw(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), section(r, at.second, 0, all), g, p.params,
-          p.counters, low_section(r, 0, all), p.active);
+    adamw(ctx, t.count, section(r, 0, 0, all), section(r, at.first, 0, all), section(r, at.second, 0, all), g,
+          p.params, p.counters, low_section(r, 0, all), p.active);
 }
 
-// -- the group -------------------------------------------------------------------------------------------------------
+// -- the group
+// -------------------------------------------------------------------------------------------------------
 
 void training_group::set_active(std::span<const std::int64_t> members) {
   auto& m = *impl_;

@@ -145,3 +145,23 @@ TEST_CASE("without pinned memory for it a page more is refused with both reasons
   CHECK_FALSE(r.paged());
   CHECK(holds(ctx, r, 3, 5));
 }
+
+TEST_CASE("what was on its way to a page that went does not land on the page that comes next") {
+  context ctx(cpu_slot(2 * 512));
+  ctx.impl().delay_copies();
+  record_pages r(ctx, floats, 2);
+  for (int p = 0; p < 3; ++p)
+    r.add_page();
+  for (std::int64_t i = 4; i >= 0; i -= 2)
+    write(ctx, r, i, static_cast<float>(i + 1)); // page 2 is on the host now
+  REQUIRE(holds(ctx, r, 0, 1));
+  r.fetch_ahead(2); // in place of page 1
+  r.drop_last_page();
+  r.drop_last_page();
+  r.add_page();
+  REQUIRE_FALSE(r.paged());
+  write(ctx, r, 2, 7);
+  ctx.synchronize();
+  CHECK(holds(ctx, r, 2, 7));
+  CHECK(holds(ctx, r, 0, 1));
+}
