@@ -37,7 +37,8 @@ if(NOT errors MATCHES "wrong.json: /0/gamma must be a number")
   message(FATAL_ERROR "a wrong draw: ${errors}")
 endif()
 
-# Stopped when the first draw is over, it shows what it has.
+# Stopped when the first draw is over, it shows what it has. The file of a run before would say so too soon.
+file(REMOVE ${OUT}/stopped.txt)
 execute_process(COMMAND sh -c "$0 --slots 2 --generated --draws 100000 > $1 & pid=$!
                                until [ -s $1 ]; do kill -0 $pid && sleep 0.05 || exit 1; done
                                kill $pid; wait $pid" ${SVM_SEARCH} ${OUT}/stopped.txt
