@@ -29,7 +29,7 @@ def load(args, torch):
         x, y = torch.rand(60000, 784, generator=g), torch.randint(10, (60000,), generator=g)
     else:
         import train_torch
-        x, y = train_torch.load(args.data, "train")
+        x, y = train_torch.load(args, "train")
     return x.to(args.device), y.to(args.device)
 
 
