@@ -152,13 +152,18 @@ captured context::capture(const std::function<void()>& work, std::string& why) {
   captured out;
   impl_->begin_capture();
   std::string fault;
+  const auto give_up = [&](std::string reason) {
+    fault = std::move(reason);
+    std::string of_the_capture;
+    impl_->end_capture(of_the_capture); // throws if the device is lost
+  };
   try {
     work();
     out.work_ = impl_->end_capture(fault);
   } catch (const std::exception& e) {
-    fault = e.what();
-    std::string of_the_capture;
-    impl_->end_capture(of_the_capture); // throws if the device is lost
+    give_up(e.what());
+  } catch (...) {
+    give_up("an exception that is not derived from std::exception");
   }
   why = fault;
   if (out.work_ != nullptr) {

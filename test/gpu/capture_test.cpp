@@ -95,6 +95,8 @@ TEST_CASE("work that allocates or waits or needs the host cannot be captured and
     CHECK(mentions(refused([&] { ctx.download(host.data(), x.data(), 64); }), "a copy to the host"));
     CHECK(mentions(refused([&] { (void)ctx.capture([] {}, why); }), "inside another"));
     CHECK(mentions(refused([&] { throw std::runtime_error("changed its mind"); }), "changed its mind"));
+    CHECK(mentions(refused([&] { throw 1; }), "not derived from std::exception"));
+    CHECK_FALSE(ctx.capturing());
     CHECK(mentions(ctx.snapshot().capture_fault, "may not allocate")); // the first
     CHECK(ctx.snapshot().captures == 0);
     // A buffer that goes meanwhile is freed afterwards.
