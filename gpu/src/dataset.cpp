@@ -331,25 +331,38 @@ std::uint64_t resident_data::memory_bytes() const noexcept {
 }
 
 core::result<dataset_ptr> data_cache::get(const data_spec& spec) {
-  const std::lock_guard lock(mutex_);
-  auto& entry = loaded_[spec.key()];
-  if (!entry) {
+  const auto wanted = [&] {
+    const std::lock_guard lock(mutex_);
+    auto& known = loaded_[spec.key()];
+    if (!known)
+      known = std::make_shared<entry>();
+    return known;
+  }();
+  const std::lock_guard lock(wanted->mutex);
+  if (!wanted->data) {
     auto made = load_dataset(spec);
     if (!made)
       return made.error();
-    entry = std::make_shared<const dataset>(std::move(*made));
+    wanted->data = std::make_shared<const dataset>(std::move(*made));
   }
-  return entry;
+  return wanted->data;
 }
 
 std::shared_ptr<const resident_data> data_cache::resident(context& ctx, const dataset_ptr& data, data_place where) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto place : {data_place::device, where}) // what lies on the device does for both
+      if (const auto at = resident_.find({&ctx, data.get(), place}); at != resident_.end() && at->second.owner.here())
+        if (auto known = at->second.data.lock())
+          return known;
+    std::erase_if(resident_, [](const auto& x) { return x.second.data.expired(); });
+  }
+  // Without the lock: a context's copies are made on its thread alone, and other slots need not wait for this one.
+  auto made = std::make_shared<const resident_data>(ctx, data, where);
   const std::lock_guard lock(mutex_);
-  for (const auto place : {data_place::device, where}) // what lies on the device does for both
-    if (auto copy = resident_[{&ctx, data.get(), place}].lock())
-      return copy;
-  auto copy = std::make_shared<const resident_data>(ctx, data, where);
-  resident_[{&ctx, data.get(), copy->staged() ? data_place::where_it_fits : data_place::device}] = copy;
-  return copy;
+  resident_.insert_or_assign({&ctx, data.get(), made->staged() ? data_place::where_it_fits : data_place::device},
+                             copy{ctx.watch(), made});
+  return made;
 }
 
 } // namespace troupe::gpu

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "gpu/model_support.hpp"
@@ -229,4 +231,42 @@ TEST_CASE("a context's copy of a data set is shared and costs nothing on the CPU
   CHECK(a->memory_bytes() == 0);
   CHECK(a->train().floats == data->train.floats.data());
   CHECK(a->train().examples == 256);
+}
+
+TEST_CASE("a copy that outlives its context is not taken for that of the next one at its address") {
+  data_cache cache;
+  std::vector<core::error> faults;
+  const auto data = *cache.get(data_spec::from_json(small_data(), "", faults));
+  auto o = cpu_slot();
+  o.memory_budget = 1 << 20;
+  std::optional<context> ctx;
+  ctx.emplace(o);
+  const auto old = cache.resident(*ctx, data);
+  ctx.emplace(o);
+  const auto copy = cache.resident(*ctx, data);
+  CHECK(copy != old);
+  CHECK(ctx->memory_used() == copy->memory_bytes());
+  CHECK(cache.resident(*ctx, data) == copy);
+}
+
+TEST_CASE("while a data set is read others are to be had") {
+  const temporary_folder dir;
+  const auto pipe = dir.file("train-images-idx3-ubyte.gz");
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  data_cache cache;
+  std::vector<core::error> faults;
+  const auto quick = data_spec::from_json(small_data(), "", faults);
+  const auto held = *cache.get(quick);
+  data_spec slow;
+  slow.path = dir.path.string();
+  bool refused = false;
+  std::thread reader([&] { refused = !cache.get(slow); });
+  {
+    std::ofstream writer(pipe); // comes back when the reader has opened it, and reads
+    CHECK(*cache.get(quick) == held);
+    context ctx(cpu_slot());
+    CHECK(cache.resident(ctx, held)->train().examples == 256);
+  }
+  reader.join();
+  CHECK(refused); // an empty file
 }

@@ -134,15 +134,24 @@ private:
 /// workload registry and held by its factories. All members are thread-safe.
 class data_cache {
 public:
-  /// Loads at the first call for this spec; callers from other threads wait for it. Failures are not remembered.
+  /// Loads at the first call for this spec; callers from other threads that want the same wait for it. Failures are not
+  /// remembered.
   core::result<dataset_ptr> get(const data_spec& spec);
   /// The context's copy, made at the first call and kept as long as someone holds it. Call on the context's thread.
   std::shared_ptr<const resident_data> resident(context& ctx, const dataset_ptr& data, data_place where = data_place::device);
 
 private:
-  std::mutex mutex_;
-  std::map<std::string, dataset_ptr, std::less<>> loaded_;
-  std::map<std::tuple<const context*, const dataset*, data_place>, std::weak_ptr<const resident_data>> resident_;
+  struct entry {
+    std::mutex mutex; ///< held while it is read
+    dataset_ptr data;
+  };
+  struct copy {
+    context_watch owner; ///< another context may have the same address later
+    std::weak_ptr<const resident_data> data;
+  };
+  std::mutex mutex_; ///< of the maps
+  std::map<std::string, std::shared_ptr<entry>, std::less<>> loaded_;
+  std::map<std::tuple<const context*, const dataset*, data_place>, copy> resident_;
 };
 
 /// The images or labels of one idx file (the format of MNIST: big-endian magic 00 00 08 n, n sizes, bytes), gzipped or not.
