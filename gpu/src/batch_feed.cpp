@@ -108,7 +108,7 @@ void batch_feed::fill(stage& s, std::span<const place> who) {
   ctx_.wait_on_host(s.arrived); // its last contents have left the pinned memory
   const auto& from = data_->host().train;
   const auto n = static_cast<std::uint64_t>(from.size()), rows = static_cast<std::uint64_t>(batch_), per_epoch = n / rows;
-  s.who.assign(who.begin(), who.end());
+  s.who.clear(); // until it has them
   for (std::size_t k = 0; k < who.size(); ++k) {
     if (!who[k].active)
       continue;
@@ -118,6 +118,7 @@ void batch_feed::fill(stage& s, std::span<const place> who) {
                    static_cast<std::int64_t>(k * rows + r));
   }
   send(s, std::ssize(who) * batch_);
+  s.who.assign(who.begin(), who.end());
 }
 
 void batch_feed::copy_example(const labelled_examples& from, std::int64_t example, stage& s, std::int64_t row) const {
