@@ -66,11 +66,47 @@ void record_pages::add_page() {
   }
 }
 
-/// From now on any page may have to give way.
+/// From now on any page may have to give way. All or none: a page that is refused leaves the others' pinned memory to others.
 void record_pages::take_hosts() {
+  std::vector<buffer> made;
+  const auto lacks = [](const page& p) { return !p.host; };
+  made.reserve(static_cast<std::size_t>(std::count_if(pages_.begin(), pages_.end(), lacks)));
+  while (made.size() < made.capacity())
+    made.push_back(ctx_.allocate_host(page_bytes()));
   for (auto& p : pages_)
-    if (!p.host)
-      p.host = ctx_.allocate_host(page_bytes());
+    if (lacks(p)) {
+      p.host = std::move(made.back());
+      made.pop_back();
+    }
+  hosted_ = pages();
+}
+
+/// A free one with a slab of its own.
+void record_pages::remove_frame(std::int64_t f) noexcept {
+  const auto i = static_cast<std::size_t>(f), last = frames_.size() - 1;
+  const auto slab = i + slabs_.size() - frames_.size(); // those that are shared come first
+  if (i != last) {
+    std::swap(frames_[i], frames_[last]);
+    std::swap(slabs_[slab], slabs_.back());
+    if (frames_[i].page >= 0)
+      at(frames_[i].page).frame = f;
+  }
+  frames_.pop_back();
+  slabs_.pop_back();
+}
+
+void record_pages::give_back() noexcept {
+  for (auto f = std::ssize(frames_) - 1; f >= shared_ && frames_.size() > pages_.size(); --f)
+    if (frames_[static_cast<std::size_t>(f)].page < 0)
+      remove_frame(f);
+  // Not at the first page that goes: taking pinned memory again is slow.
+  if (hosted_ < 2 * pages() || !all_here())
+    return;
+  for (auto& p : pages_) {
+    p.host = {};
+    p.host_is_current = p.host_has_contents = false;
+  }
+  hosted_ = 0;
 }
 
 void record_pages::drop_last_page() noexcept {
@@ -85,29 +121,32 @@ void record_pages::drop_last_page() noexcept {
     in_use_ = -1;
   pages_.pop_back();
   if (f < 0)
-    return;
+    return give_back();
   frames_[static_cast<std::size_t>(f)].page = -1;
-  // A frame of its own goes with it where all others have theirs.
-  if (divided_ || !all_here() || f != std::ssize(frames_) - 1 || slabs_.size() != frames_.size())
-    return;
-  frames_.pop_back();
-  slabs_.pop_back();
+  give_back();
 }
 
 void record_pages::resize(std::int64_t rows, std::int64_t kept) {
-  if (pages() > 1 || divided_)
+  if (pages() > 1)
     throw std::logic_error("record_pages: only a store of one page can be resized");
-  auto slab = ctx_.allocate(static_cast<std::size_t>(rows * stride_) * sizeof(float));
+  std::vector<buffer> slabs;
+  slabs.push_back(ctx_.allocate(static_cast<std::size_t>(rows * stride_) * sizeof(float)));
+  const auto& slab = slabs.front();
   ctx_.zero(slab.data(), slab.size());
   if (kept > 0)
-    ctx_.copy(slab.data(), frames_.front().data, static_cast<std::size_t>(kept * stride_) * sizeof(float));
-  pages_.resize(1);
-  frames_.resize(1);
-  slabs_.resize(1);
-  frames_.front() = {slab.as<float>(), 0};
-  pages_.front().frame = 0;
-  slabs_.front() = std::move(slab);
+    ctx_.copy(slab.data(), row(0, false), static_cast<std::size_t>(kept * stride_) * sizeof(float));
+  std::vector<page> pages(1);
+  std::vector<frame> frames{{slab.as<float>(), 0}};
+  pages.front().frame = 0;
+  if (!pages_.empty())
+    pages.front().swaps = pages_.front().swaps;
+  pages_ = std::move(pages);
+  frames_ = std::move(frames);
+  slabs_ = std::move(slabs);
   rows_per_page_ = rows;
+  shared_ = hosted_ = 0;
+  divided_ = false;
+  in_use_ = -1;
 }
 
 void record_pages::divide(std::int64_t rows) {
@@ -124,34 +163,27 @@ void record_pages::divide(std::int64_t rows) {
   pages_ = std::move(pages);
   frames_ = std::move(frames);
   rows_per_page_ = rows;
+  shared_ = n;
   divided_ = true;
   in_use_ = -1;
 }
 
 bool record_pages::give_up_frame() {
-  if (slabs_.size() != frames_.size() || frames_.size() < 2)
+  if (frames_.size() < 2)
     return false;
-  const auto f = find_frame();
+  const auto f = find_frame(shared_);
   if (f < 0)
     return false;
   take_hosts();
   vacate(f);
-  const auto i = static_cast<std::size_t>(f);
-  if (i + 1 != frames_.size()) {
-    std::swap(frames_[i], frames_.back());
-    std::swap(slabs_[i], slabs_.back());
-    if (frames_[i].page >= 0)
-      at(frames_[i].page).frame = f;
-  }
-  frames_.pop_back();
-  slabs_.pop_back();
+  remove_frame(f);
   return true;
 }
 
-std::int64_t record_pages::find_frame() const noexcept {
+std::int64_t record_pages::find_frame(std::int64_t from) const noexcept {
   std::int64_t best = -1;
   std::uint64_t oldest = 0;
-  for (std::size_t i = 0; i < frames_.size(); ++i) {
+  for (auto i = static_cast<std::size_t>(from); i < frames_.size(); ++i) {
     const auto p = frames_[i].page;
     if (p < 0)
       return static_cast<std::int64_t>(i);
@@ -223,6 +255,8 @@ void record_pages::use(std::int64_t number) {
   }
   p.needed = ++clock_;
   in_use_ = number;
+  if (hosted_ > 0)
+    give_back(); // it may have been the last that waited
 }
 
 float* record_pages::row(std::int64_t r, bool change) {

@@ -37,13 +37,15 @@ public:
   /// The next page. Throws `out_of_memory` if not even one fits on the device, or the pinned memory has no room; nothing has
   /// changed then.
   void add_page();
+  /// Device memory beyond one place for each page goes back, and pinned memory where far fewer pages are left than took turns.
   void drop_last_page() noexcept;
-  /// For a store of at most one page: its page now has `rows`, of which the first `kept` keep their contents. Throws
-  /// `out_of_memory`, nothing has changed then.
+  /// For a store of at most one page: its page now has `rows`, of which the first `kept` keep their contents, and is divided no
+  /// longer. Throws `out_of_memory`, nothing has changed then.
   void resize(std::int64_t rows, std::int64_t kept);
   /// Makes several pages of the one there is, so that they can take turns; `rows` divides its rows.
   void divide(std::int64_t rows);
-  /// Gives the device memory of one page that is not in use back; false if there is none to give.
+  /// Gives the device memory of one page that is not in use back; false if there is none to give: what was divided lies in one
+  /// piece.
   bool give_up_frame();
 
   /// A row in device memory, for operations enqueued from now on; its page is in use until the next `enter` or `row` of another
@@ -70,20 +72,25 @@ private:
   };
 
   page& at(std::int64_t p) noexcept { return pages_[static_cast<std::size_t>(p)]; }
-  /// A frame that is free, or of the page needed longest ago other than `in_use_`; -1: there is none.
-  std::int64_t find_frame() const noexcept;
+  /// A frame that is free, or of the page needed longest ago other than `in_use_`; -1: there is none. Those before `from` do not
+  /// count.
+  std::int64_t find_frame(std::int64_t from = 0) const noexcept;
   bool all_here() const noexcept; ///< every page has a frame now
   void vacate(std::int64_t f);
   void occupy(std::int64_t p, std::int64_t f);
   void use(std::int64_t p);
   void take_hosts();
+  void remove_frame(std::int64_t f) noexcept;
+  void give_back() noexcept;
 
   context& ctx_;
   std::int64_t stride_, rows_per_page_;
   std::vector<page> pages_;
   std::vector<frame> frames_;
-  std::vector<buffer> slabs_; ///< what frames lie in; one each, unless divided
+  std::vector<buffer> slabs_; ///< what frames lie in: one for those that came of dividing, and one each for all others
+  std::int64_t shared_ = 0;   ///< so many frames lie in the first slab, if divided
   bool divided_ = false;
+  std::int64_t hosted_ = 0;   ///< pages when the newest place in pinned memory was taken; 0: none has one
   std::int64_t in_use_ = -1;
   std::uint64_t clock_ = 0;
   marker computed_;

@@ -141,6 +141,7 @@ TEST_CASE("without pinned memory for it a page more is refused with both reasons
   const auto text = thrown_text([&] { r.add_page(); });
   CHECK(mentions(text, "512 bytes were requested, 1024 of 1024 bytes of the slot's memory budget are in use"));
   CHECK(mentions(text, "of the slot's 1000 bytes are in use"));
+  CHECK(ctx.snapshot().pinned_used == 0); // not half of what would have been needed
   CHECK(r.pages() == 2);
   CHECK_FALSE(r.paged());
   CHECK(holds(ctx, r, 3, 5));
@@ -164,4 +165,55 @@ TEST_CASE("what was on its way to a page that went does not land on the page tha
   ctx.synchronize();
   CHECK(holds(ctx, r, 2, 7));
   CHECK(holds(ctx, r, 0, 1));
+}
+
+TEST_CASE("when few pages are left the device memory of the others and all pinned memory go back") {
+  context ctx(cpu_slot(5 * 512));
+  ctx.impl().delay_copies();
+  record_pages r(ctx, floats, 2);
+  for (int round = 0; round < 3; ++round) {
+    while (r.pages() < 12)
+      r.add_page();
+    CHECK(r.paged());
+    CHECK(r.device_bytes() == 5 * 512);
+    for (std::int64_t i = 0; i < 24; ++i)
+      write(ctx, r, i, static_cast<float>(i + round));
+    (void)holds(ctx, r, 9, 0); // frames are in no order
+    while (r.pages() > 2)
+      r.drop_last_page();
+    for (std::int64_t i = 0; i < 4; ++i)
+      CHECK(holds(ctx, r, i, static_cast<float>(i + round)));
+    CHECK_FALSE(r.paged());
+    CHECK(r.device_bytes() == 2 * 512);
+    CHECK(ctx.memory_used() == 2 * 512);
+    CHECK(ctx.snapshot().pinned_used == 0);
+    write(ctx, r, 3, 77);
+    r.add_page();
+    write(ctx, r, 5, 55);
+    CHECK(holds(ctx, r, 3, 77));
+    CHECK(holds(ctx, r, 5, 55));
+    CHECK(holds(ctx, r, 0, static_cast<float>(round)));
+  }
+}
+
+TEST_CASE("pages that were divided become one again when there is but one") {
+  context ctx(cpu_slot(16 * 256 + 1000));
+  ctx.impl().delay_copies();
+  record_pages r(ctx, floats, 1);
+  r.resize(8, 0);
+  r.divide(4);
+  while (r.pages() < 5)
+    r.add_page();
+  for (std::int64_t i = 0; i < 20; ++i)
+    write(ctx, r, i, static_cast<float>(i));
+  while (r.pages() > 1)
+    r.drop_last_page(); // page 0 is on the host
+  r.resize(2, 2);
+  CHECK_FALSE(r.divided());
+  CHECK(r.rows() == 2);
+  CHECK(r.device_bytes() == 2 * 256);
+  CHECK(ctx.memory_used() == 2 * 256);
+  CHECK(ctx.snapshot().pinned_used == 0);
+  CHECK(holds(ctx, r, 0, 0));
+  CHECK(holds(ctx, r, 1, 1));
 }
