@@ -1,6 +1,7 @@
 #include "training_group_impl.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <string>
 
@@ -150,19 +151,18 @@ void training_group::impl::make_room() {
 
 void training_group::impl::give_up_room() {
   const auto n = count();
-  if (at_once && !records->divided()) {
-    if (n > 0 && n <= records->rows() / 4) {
-      try {
-        resize(records->rows() / 2);
-      } catch (const std::exception&) { // no room for both at once; there will be another chance
-      }
-    }
-  } else {
+  if (!at_once || records->divided())
     while (records->rows() - n >= records->rows_per_page()) {
       records->drop_last_page();
       captured_steps.clear();
     }
-  }
+  // What was divided has as many lanes as it had rows then.
+  if (at_once && records->pages() == 1 && n > 0 && n <= net->lanes() / 4)
+    try {
+      resize(records->divided() ? 2 * static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)))
+                                : records->rows() / 2);
+    } catch (const std::exception&) { // no room for both at once; there will be another chance
+    }
   planned = false;
 }
 

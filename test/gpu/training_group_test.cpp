@@ -2,99 +2,12 @@
 
 #include <doctest/doctest.h>
 
-#include "gpu/cuda_emulation.hpp"
-#include "backend.hpp"
-#include "gpu/model_support.hpp"
+#include "gpu/group_bench.hpp"
 #include "troupe/core/random.hpp"
-#include "kernel_table.hpp"
-#include "troupe/gpu/network.hpp"
 
-using namespace troupe;
-using namespace troupe::gpu;
-using namespace model_test;
+using namespace group_test;
 
 namespace {
-
-struct group_bench {
-  context ctx;
-  std::shared_ptr<const resident_data> data;
-  group_options options;
-  std::unique_ptr<training_group> group;
-  network_spec spec;
-
-  /// `budget`: without the data.
-  group_bench(network_spec s, optimizer_kind optimizer, const nlohmann::json& from, std::int64_t block = 1, bool emulated = false,
-              std::uint64_t budget = 0, std::uint64_t pinned = 0, capture_mode capture = capture_mode::never)
-    : group_bench(std::move(s), optimizer, data_of(from), block, emulated, budget, pinned, capture) {
-  }
-  group_bench(network_spec s, optimizer_kind optimizer, std::shared_ptr<const dataset> host, std::int64_t block, bool emulated,
-              std::uint64_t budget, std::uint64_t pinned, capture_mode capture)
-    : ctx(slot_of(budget == 0 ? 0 : budget + bytes_of(host->train) + bytes_of(host->test), pinned, capture)), spec(std::move(s)) {
-    if (emulated)
-      internal::kernel_override::use(ctx, cuda_emulation::table());
-    ctx.impl().delay_copies(); // asynchronous ones come as late as their marks allow
-    data = std::make_shared<const resident_data>(ctx, host);
-    spec.features = host->features;
-    spec.classes = host->classes;
-    spec.height = host->height;
-    spec.width = host->width;
-    spec.channels = host->channels;
-    options = {network::factory(spec), optimizer, 16, data, block};
-    group = std::make_unique<training_group>(ctx, options);
-  }
-
-  static slot_options slot_of(std::uint64_t budget, std::uint64_t pinned, capture_mode capture) {
-    auto o = cpu_slot();
-    o.memory_budget = budget;
-    o.pinned_budget = pinned;
-    o.capture = capture;
-    return o;
-  }
-  static std::shared_ptr<const dataset> data_of(const nlohmann::json& from) {
-    std::vector<core::error> faults;
-    return std::make_shared<const dataset>(make_synthetic(data_spec::from_json(from, "", faults)));
-  }
-  static std::uint64_t bytes_of(const labelled_examples& x) {
-    return x.images.size() + x.floats.size() * sizeof(float) + x.labels.size() * sizeof(std::int32_t);
-  }
-  /// Another group, whose batches come from the host: as if there had been no room for the data.
-  void stage_data() {
-    group.reset();
-    const auto host = std::make_shared<const dataset>(data->host());
-    data.reset();
-    auto taken = ctx.allocate(ctx.memory_free() - bytes_of(host->train));
-    data = std::make_shared<const resident_data>(ctx, host, data_place::where_it_fits);
-    options.data = data;
-    taken = {};
-    group = std::make_unique<training_group>(ctx, options);
-  }
-
-  core::checkpoint saved(std::int64_t member) {
-    core::checkpoint out;
-    group->save(member, out);
-    return out;
-  }
-  std::uint64_t hash(std::int64_t member) { return core::content_hash(saved(member)); }
-};
-
-member_params params_of(std::int64_t i) {
-  member_params p;
-  p.lr = 0.02F * static_cast<float>(1 + i % 5);
-  p.momentum = i % 4 == 1 ? 0.5F : 0.9F;
-  p.weight_decay = i % 7 == 2 ? 1e-3F : 0;
-  p.clip_norm = i % 6 == 3 ? 0.5F : 0;
-  p.dropout = i % 3 == 0 ? 0.1F : 0;
-  p.label_smoothing = i % 5 == 4 ? 0.1F : 0;
-  p.schedule = i % 4 == 2 ? 2.0F : 0;
-  p.schedule_a = 40;
-  return p;
-}
-
-network_spec dense() {
-  network_spec s;
-  s.hidden = {24, 16};
-  return s;
-}
 
 std::vector<network_spec> architectures() {
   auto normed = dense(), low = dense();
@@ -445,6 +358,80 @@ TEST_CASE("groups refuse batches and members that do not fit") {
   CHECK(b.group->take_losses(0).count == 0);
 }
 
+TEST_CASE("over thousands of joins and leaves a group holds no more memory than its members need") {
+  for (const bool swaps : {false, true}) {
+    CAPTURE(swaps);
+    const auto room = size_of_group(dense(), optimizer_kind::adamw, 1, false, 8) + 20'000;
+    group_bench b(dense(), optimizer_kind::adamw, small_data(), 1, false, swaps ? room : std::uint64_t{64} << 20);
+    auto& g = *b.group;
+    core::random_stream rng(7, "joins");
+    std::vector<std::int64_t> all;
+    const auto rounds = [&](int n) {
+      for (int i = 0; i < n; ++i) {
+        if (all.size() < 2 || (all.size() < 24 && rng.uniform(0, 1) < 0.55)) {
+          all.push_back(g.join(static_cast<std::uint64_t>(i)));
+        } else {
+          std::swap(all[static_cast<std::size_t>(i) % all.size()], all.back());
+          g.leave(all.back());
+          all.pop_back();
+        }
+        if (i % 40 == 0) {
+          g.set_active(all);
+          g.step();
+        }
+      }
+      while (all.size() > 2) {
+        g.leave(all.back());
+        all.pop_back();
+      }
+      g.set_active(all);
+      g.step();
+      return std::pair{b.ctx.memory_used(), b.ctx.snapshot().pinned_used};
+    };
+    const auto early = rounds(500), late = rounds(2000);
+    CHECK(early == late);
+    CHECK(late.second == 0);
+    CHECK((b.ctx.snapshot().swaps_out > 0) == swaps);
+    CHECK(b.ctx.snapshot().pinned_held == 0);
+    // No more than two members have who never had others: their records, and small tables of 24 rows.
+    group_bench two(dense(), optimizer_kind::adamw, small_data(), 1, false, std::uint64_t{64} << 20);
+    two.group->join(1);
+    two.group->join(2);
+    CHECK(late.first <= two.ctx.memory_used() + 32 * 256);
+  }
+}
+
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("on an emulated GPU a group that was divided for want of room is whole again when few are left") {
+  const auto budget = size_of_group(dense(), optimizer_kind::sgd, 0, true, 8) + 3000;
+  group_bench b(dense(), optimizer_kind::sgd, small_data(), 0, true, budget), two(dense(), optimizer_kind::sgd, small_data(), 0, true, budget);
+  two.group->join(1);
+  two.group->join(2);
+  auto& g = *b.group;
+  std::vector<std::int64_t> all;
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint64_t k = all.size(); k < 11; ++k)
+      all.push_back(g.join(k));
+    g.set_active(all);
+    CHECK(g.turns() > 1);
+    g.step();
+    const auto kept = b.hash(all[0]);
+    while (all.size() > 1) {
+      g.leave(all.back());
+      all.pop_back();
+    }
+    CHECK(b.hash(all[0]) == kept);
+    CHECK(g.capacity() == 2);
+    CHECK(b.ctx.memory_used() == two.ctx.memory_used());
+    CHECK(b.ctx.snapshot().pinned_used == 0);
+    g.set_active(all);
+    g.step();
+    CHECK(b.hash(all[0]) != kept);
+  }
+  CHECK(b.ctx.memory_peak() <= b.ctx.memory_budget());
+}
+#endif
+
 TEST_CASE("members whose states take turns in the budget train as they would alone bit for bit") {
   std::uint64_t seed = 300, swaps = 0;
   for (const auto optimizer : {optimizer_kind::sgd, optimizer_kind::adamw})
@@ -506,79 +493,7 @@ TEST_CASE("captured steps compute what direct ones do") {
   CHECK(both.launches > 0);
 }
 
-TEST_CASE("a model whose pass cannot be captured trains all the same and the reason is kept") {
-  struct waiting final : model {
-    network inner;
-    waiting(context& c, const network_spec& s, std::int64_t lanes, std::int64_t rows)
-      : model(c, network(c, s, 1, 1).layout(), lanes, rows), inner(c, s, lanes, rows) {}
-    void load_input(const data_source& d, const member_counters* c, std::int64_t offset, std::int64_t n) override {
-      inner.select(state(), members());
-      inner.load_input(d, c, offset, n);
-    }
-    void forward(const pass& p) override {
-      ctx().synchronize();
-      inner.forward(p);
-    }
-    void loss(const pass& p) override { inner.loss(p); }
-    void backward(const pass& p, const gradient_target& to) override { inner.backward(p, to); }
-  };
-  group_bench plain(dense(), optimizer_kind::sgd, small_data());
-  group_bench b(dense(), optimizer_kind::sgd, small_data(), 1, false, 0, 0, capture_mode::always);
-  b.options.make = [s = b.spec](context& c, std::int64_t lanes, std::int64_t rows) {
-    return std::make_unique<waiting>(c, s, lanes, rows);
-  };
-  b.group = std::make_unique<training_group>(b.ctx, b.options);
-  for (auto* x : {&plain, &b}) {
-    x->group->join(3);
-    x->group->set_active(std::vector<std::int64_t>{0});
-    for (int i = 0; i < 5; ++i)
-      x->group->step();
-  }
-  CHECK(plain.hash(0) == b.hash(0));
-  CHECK(b.ctx.snapshot().captures == 0);
-  CHECK(mentions(b.ctx.snapshot().capture_fault, "waiting cannot be captured"));
-}
-
 #if !defined(__SANITIZE_THREAD__)
-TEST_CASE("on an emulated GPU a push or a member that comes or goes needs no new capture") {
-  network_spec tiny; // an emulated thread is slow
-  tiny.hidden = {4};
-  group_bench b(tiny, optimizer_kind::sgd, small_data(), 0, true, 0, 0, capture_mode::always);
-  group_bench direct(tiny, optimizer_kind::sgd, small_data(), 0, true);
-  std::vector<std::int64_t> all;
-  const auto both = [&](auto&& f) {
-    f(*b.group);
-    f(*direct.group);
-  };
-  const auto steps = [&](training_group& g) {
-    g.set_active(all);
-    for (int i = 0; i < 2; ++i)
-      g.step();
-  };
-  for (std::uint64_t k = 0; k < 3; ++k) {
-    all.push_back(static_cast<std::int64_t>(k));
-    both([&](training_group& g) { g.join(k); });
-  }
-  both(steps);
-  const auto captures = b.ctx.snapshot().captures;
-  CHECK(captures == 1);
-  member_params p;
-  p.lr = 0.5F;
-  p.momentum = 0.3F;
-  p.label_smoothing = 0.1F;
-  both([&](training_group& g) { g.set_params(2, p); });
-  both(steps);
-  both([&](training_group& g) { g.leave(1); });
-  both([&](training_group& g) { CHECK(g.join(77) == 1); });
-  both(steps);
-  all.erase(all.begin()); // one rests
-  both(steps);
-  CHECK(b.ctx.snapshot().captures == captures);
-  CHECK(b.ctx.snapshot().launches > captures);
-  for (std::int64_t k = 0; k < 3; ++k)
-    CHECK(b.hash(k) == direct.hash(k));
-}
-
 TEST_CASE("on an emulated GPU members whose states take turns train as they would alone") {
   network_spec tiny;
   tiny.hidden = {4};
