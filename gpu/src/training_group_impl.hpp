@@ -77,7 +77,6 @@ struct training_group::impl {
   /// Active members that step at once: rows first … first + count - 1, of one page.
   struct part {
     std::int64_t first = 0, count = 0;
-    bool all = true; ///< none of them rests
     bool clips = false;
     bool into_momentum = false;
     float momentum = 0;
@@ -109,10 +108,15 @@ struct training_group::impl {
   std::vector<place> wanted; ///< of the feed, for a moment
 
   /// What a captured step depends on beside device memory's contents.
-  using step_key = std::tuple<const float*, std::int64_t, std::int64_t, bool, bool, bool, bool, float>;
-  static constexpr std::size_t most_captures = 64;
-  bool captures;                               ///< steps are captured
-  std::map<step_key, captured> captured_steps; ///< empty ones were met once
+  using step_key = std::tuple<const float*, std::int64_t, std::int64_t, bool, bool, bool, float>;
+  struct known_step {
+    captured work;          ///< empty: met once
+    std::uint64_t used = 0; ///< when, last
+  };
+  static constexpr std::size_t most_captures = 64; ///< whichever was used longest ago makes room
+  bool captures;                                   ///< steps are captured
+  std::map<step_key, known_step> captured_steps;
+  std::uint64_t launch_clock = 0;
 
   impl(context& c, group_options o);
   std::unique_ptr<model> make_net(std::int64_t lanes) const;
@@ -192,6 +196,7 @@ struct training_group::impl {
   }
   bool goes_into_momentum(std::int64_t r) const;
   bool alike(std::int64_t a, std::int64_t b) const;
+  bool goes_same_way(std::int64_t a, std::int64_t b) const;
   void plan();
   void need_plan() {
     if (!planned)

@@ -21,6 +21,13 @@ bool training_group::impl::alike(std::int64_t a, std::int64_t b) const {
          (!goes_into_momentum(a) || x.momentum == y.momentum);
 }
 
+/// Alone, both would call the same operations.
+bool training_group::impl::goes_same_way(std::int64_t a, std::int64_t b) const {
+  const auto& x = host_params[static_cast<std::size_t>(a)];
+  const auto& y = host_params[static_cast<std::size_t>(b)];
+  return alike(a, b) && (x.dropout > 0) == (y.dropout > 0) && (x.clip_norm > 0) == (y.clip_norm > 0);
+}
+
 void training_group::impl::plan() {
   turns.clear();
   turn_members.clear();
@@ -46,13 +53,13 @@ void training_group::impl::plan() {
     } else {
       // What a member computes must not depend on its neighbours, so only those go together that would go the
       // same way alone.
-      while (end < std::min({n, page_end, r + net->lanes()}) && is_active(end) && alike(r, end))
+      while (end < std::min({n, page_end, r + net->lanes()}) && is_active(end) && goes_same_way(r, end))
         ++end;
     }
     add_turn(r, end);
     r = at_once ? page_end : end;
   }
-  const bool masked = std::any_of(turns.begin(), turns.end(), [](const part& p) { return !p.all; });
+  const bool masked = std::any_of(turns.begin(), turns.end(), [](const part& p) { return p.pass.active != nullptr; });
   if (masked && sent_active != host_active) {
     auto mask = host_active;
     mask.resize(rows.active.size(), 0);
@@ -69,10 +76,12 @@ void training_group::impl::add_turn(std::int64_t first, std::int64_t end) {
   t.names = turn_members.size();
   t.into_momentum = goes_into_momentum(first);
   t.momentum = host_params[static_cast<std::size_t>(first)].momentum;
+  bool all = true, rests = false;
   auto& p = t.pass;
   for (auto r = first; r < end; ++r) {
     if (!is_active(r)) {
-      t.all = false;
+      all = false;
+      rests = rests || r < count();
       continue;
     }
     turn_members.push_back(member_of[static_cast<std::size_t>(r)]);
@@ -81,12 +90,14 @@ void training_group::impl::add_turn(std::int64_t first, std::int64_t end) {
     p.dropout = p.dropout || hp.dropout > 0;
     t.clips = t.clips || hp.clip_norm > 0;
   }
-  t.into_momentum = t.into_momentum && t.all; // a product has no mask
+  // A product has no mask. What it leaves in rows without a member is overwritten when one joins.
+  t.into_momentum = t.into_momentum && !rests;
   t.active = turn_members.size() - t.names;
   p.rows = options.batch;
   p.params = params_at(first);
   p.counters = counters_at(first);
-  p.active = t.all ? nullptr : rows.active.as<std::uint8_t>() + first;
+  // Captured steps always have a mask: who takes part may change then without another capture.
+  p.active = all && !captures ? nullptr : rows.active.as<std::uint8_t>() + first;
   turns.push_back(t);
 }
 
@@ -138,24 +149,28 @@ void training_group::impl::advance(const part& t) {
 /// so that libraries load what they need and what happens once costs nothing more; and after a capture failed
 /// none is tried again.
 bool training_group::impl::launch_captured(const part& t, const float* base) {
-  const step_key key{base,    t.first,         t.count,        t.all,
-                     t.clips, t.into_momentum, t.pass.dropout, t.into_momentum ? t.momentum : 0};
-  const auto [known, fresh] = captured_steps.try_emplace(key);
+  const step_key key{base,    t.first,         t.count,        t.clips, t.into_momentum, t.pass.dropout,
+                     t.into_momentum ? t.momentum : 0};
+  const auto [at, fresh] = captured_steps.try_emplace(key);
+  auto& known = at->second;
+  known.used = ++launch_clock;
   if (fresh) {
     if (captured_steps.size() > most_captures)
-      captured_steps.erase(known);
+      captured_steps.erase(std::min_element(captured_steps.begin(), captured_steps.end(), [](const auto& a, const auto& b) {
+        return a.second.used < b.second.used;
+      }));
     return false;
   }
-  if (!known->second) {
+  if (!known.work) {
     std::string why; // the context keeps it for the slot's status
-    known->second = ctx.capture([&] { compute(t, !feed.staged()); }, why);
-    if (!known->second) {
+    known.work = ctx.capture([&] { compute(t, !feed.staged()); }, why);
+    if (!known.work) {
       captures = false;
       captured_steps.clear();
       return false;
     }
   }
-  ctx.launch(known->second);
+  ctx.launch(known.work);
   return true;
 }
 

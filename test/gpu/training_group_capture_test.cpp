@@ -82,4 +82,82 @@ TEST_CASE("on an emulated GPU a push or a member that comes or goes needs no new
   for (std::int64_t k = 0; k < 3; ++k)
     CHECK(b.hash(k) == direct.hash(k));
 }
+
+TEST_CASE("on an emulated GPU a captured group that fills no power of two computes what a direct one does bit for bit") {
+  network_spec tiny;
+  tiny.hidden = {4};
+  for (const std::uint64_t members : {1, 3, 5}) {
+    CAPTURE(members);
+    group_bench b(tiny, optimizer_kind::sgd, small_data(), 0, true, 0, 0, capture_mode::always);
+    group_bench direct(tiny, optimizer_kind::sgd, small_data(), 0, true);
+    std::vector<std::int64_t> all;
+    for (std::uint64_t k = 0; k < members; ++k)
+      all.push_back(static_cast<std::int64_t>(k));
+    for (auto* x : {&b, &direct}) {
+      member_params p; // plain SGD with one momentum: products go into it
+      p.momentum = 0.9F;
+      for (std::uint64_t k = 0; k < members; ++k)
+        x->group->set_params(x->group->join(k), p);
+      x->group->set_active(all);
+      for (int i = 0; i < 4; ++i)
+        x->group->step();
+    }
+    CHECK(b.ctx.snapshot().launches > 0);
+    for (const auto k : all)
+      CHECK(b.hash(k) == direct.hash(k));
+    // What products left where nobody was does not reach who comes there.
+    for (auto* x : {&b, &direct}) {
+      x->group->leave(0);
+      CHECK(x->group->join(90) == 0);
+      x->group->set_active(all);
+      x->group->step();
+    }
+    for (const auto k : all)
+      CHECK(b.hash(k) == direct.hash(k));
+  }
+}
+
+TEST_CASE("on an emulated GPU a member that fills a group or rests beside it needs no new capture") {
+  network_spec tiny;
+  tiny.hidden = {4};
+  group_bench b(tiny, optimizer_kind::adamw, small_data(), 0, true, 0, 0, capture_mode::always);
+  auto& g = *b.group;
+  std::vector<std::int64_t> all;
+  for (std::uint64_t k = 0; k < 3; ++k)
+    all.push_back(g.join(k));
+  const auto steps = [&](std::vector<std::int64_t> who) {
+    g.set_active(who);
+    for (int i = 0; i < 3; ++i)
+      g.step();
+  };
+  steps(all);
+  CHECK(b.ctx.snapshot().captures == 1);
+  all.push_back(g.join(3));
+  steps(all);
+  steps({0, 1, 3});
+  steps(all);
+  CHECK(b.ctx.snapshot().captures == 1);
+  CHECK(b.ctx.snapshot().launches == 11);
+  CHECK(g.counters(2).step == 9);
+}
 #endif
+
+TEST_CASE("however many pushes ask for another sequence the newest is captured") {
+  group_bench plain(dense(), optimizer_kind::sgd, small_data());
+  group_bench b(dense(), optimizer_kind::sgd, small_data(), 1, false, 0, 0, capture_mode::always);
+  for (auto* x : {&plain, &b}) {
+    x->group->join(3);
+    x->group->set_active(std::vector<std::int64_t>{0});
+    for (int i = 0; i < 100; ++i) {
+      member_params p;
+      p.lr = 0.001F;
+      p.momentum = static_cast<float>(i) / 128;
+      x->group->set_params(0, p);
+      for (int n = 0; n < 3; ++n)
+        x->group->step();
+    }
+  }
+  CHECK(plain.hash(0) == b.hash(0));
+  CHECK(b.ctx.snapshot().captures == 100);
+  CHECK(b.ctx.snapshot().launches == 200);
+}
