@@ -31,12 +31,12 @@ int ordinal_of(const slot_options& options) {
 class device_scope {
 public:
   explicit device_scope(int ordinal) noexcept {
-    ok_ = cudaGetDevice(&before_) == cudaSuccess;
-    if (ok_ && before_ != ordinal)
+    changed_ = cudaGetDevice(&before_) == cudaSuccess && before_ != ordinal;
+    if (changed_)
       (void)cudaSetDevice(ordinal);
   }
   ~device_scope() {
-    if (ok_)
+    if (changed_)
       (void)cudaSetDevice(before_);
   }
   device_scope(const device_scope&) = delete;
@@ -44,7 +44,7 @@ public:
 
 private:
   int before_ = 0;
-  bool ok_ = false;
+  bool changed_ = false;
 };
 
 /// Both queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
@@ -252,13 +252,7 @@ public:
     check_cuda(cudaGraphLaunch(static_cast<cuda_graph&>(work).exec, device_->stream), label(), "cudaGraphLaunch");
   }
 
-  std::uint64_t reserved() const noexcept override {
-    std::uint64_t bytes = 0;
-    if (cudaMemPoolGetAttribute(device_->pool, cudaMemPoolAttrReservedMemCurrent, &bytes) == cudaSuccess)
-      return bytes > workspace_bytes_ ? bytes - workspace_bytes_ : 0; // the workspace goes with the context's own memory
-    (void)cudaGetLastError();
-    return used();
-  }
+  std::uint64_t reserved() const noexcept override { return reserved_.load(std::memory_order_relaxed); }
 
 protected:
   void settle() noexcept override {
@@ -283,6 +277,7 @@ protected:
       return nullptr;
     }
     check_cuda(rc, label(), "cudaMallocFromPoolAsync");
+    note_reserved();
     return p;
   }
   void free(void* data, std::size_t) noexcept override {
@@ -315,7 +310,7 @@ protected:
   void trim() noexcept override {
     (void)cudaStreamSynchronize(device_->stream); // what was freed in stream order is free only then
     (void)cudaMemPoolTrimTo(device_->pool, 0);
-    (void)cudaGetLastError();
+    note_reserved();
   }
   std::string memory_state() const override {
     std::size_t free = 0, total = 0;
@@ -327,6 +322,16 @@ protected:
   }
 
 private:
+  /// The pool's size changes when it is asked and when it is trimmed. Noted by the owner, for status displays of other threads: a
+  /// call of theirs would open a context on whatever device is current there.
+  void note_reserved() noexcept {
+    std::uint64_t bytes = 0;
+    if (cudaMemPoolGetAttribute(device_->pool, cudaMemPoolAttrReservedMemCurrent, &bytes) != cudaSuccess)
+      bytes = used() + workspace_bytes_;
+    (void)cudaGetLastError();
+    // The workspace goes with the context's own memory.
+    reserved_.store(bytes > workspace_bytes_ ? bytes - workspace_bytes_ : 0, std::memory_order_relaxed);
+  }
   /// From now on memory that is freed may be in use by one.
   void begin_copies() {
     if (copies_end_ == nullptr)
@@ -338,6 +343,7 @@ private:
   static cudaEvent_t event_of(const point& at) noexcept { return static_cast<const cuda_point&>(at).event; }
 
   int ordinal_;
+  std::atomic<std::uint64_t> reserved_{0};
   std::optional<streams_and_pool> device_;
   cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies on the second queue
   void* workspace_ = nullptr;

@@ -16,7 +16,8 @@ namespace troupe::gpu {
 /// A slot without `milli_share` has an equal part of what the others leave of its device. A GPU slot's budget is its share of
 /// the memory less 512 MiB for each process's CUDA context and libraries; a CPU slot has none unless it was given. A CPU slot with
 /// a share of its own is pinned to that part of the cores; others are not pinned, since other processes would be pinned to the
-/// same ones. All slots together may pin a quarter of the host's memory, in equal parts, unless they were given their own. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
+/// same ones. All slots of this process together may pin a quarter of the host's memory, in equal parts, unless they were given their
+/// own. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
 /// only if no fault was added.
 std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
                                      std::string_view where, std::vector<core::error>& faults);
