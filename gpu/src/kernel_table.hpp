@@ -239,6 +239,14 @@ struct add_residual_args {
   mat<float> y;
 };
 
+/// Of a core::random_stream: its key, its index, its range; `below_hi` is the largest number under `hi`.
+struct draw_uniform_args {
+  std::uint64_t key, index;
+  double lo, width, hi, below_hi;
+  float* x;
+  std::int64_t n;
+};
+
 struct fill_args {
   std::int64_t members;
   vec<float> x;
@@ -319,6 +327,7 @@ struct kernel_table {
   kernel<mean_tokens_args> mean_tokens, mean_tokens_backward;
   kernel<add_residual_args> add_residual;
 
+  kernel<draw_uniform_args> draw_uniform;
   kernel<fill_args> fill;
   kernel<axpy_args> axpy;
   kernel<convert_args<float, bf16>> to_bf16;

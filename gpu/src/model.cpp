@@ -4,7 +4,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "troupe/core/random.hpp"
 
 namespace troupe::gpu {
 
@@ -80,19 +79,18 @@ void model::select(const member_state& where, std::int64_t members) {
   members_ = members;
 }
 
-void model::initialise(std::span<float> weights, std::span<float> statistics, std::uint64_t seed) const {
+void model::initialise(float* weights, float* statistics, std::uint64_t seed) const {
   for (const auto& p : layout_.weights) {
-    float* to = weights.data() + p.offset;
-    if (p.fan_in == 0) {
-      std::fill_n(to, p.size, p.initial);
-      continue;
-    }
-    core::random_stream rng(seed, "init." + p.name);
-    const double bound = 1 / std::sqrt(static_cast<double>(p.fan_in));
-    std::generate_n(to, p.size, [&] { return static_cast<float>(rng.uniform(-bound, bound)); });
+    const vec<float> to{weights + p.offset, p.size, p.size};
+    const double bound = p.fan_in == 0 ? 0 : 1 / std::sqrt(static_cast<double>(p.fan_in));
+    if (p.fan_in != 0)
+      draw_uniform(ctx_, seed, "init." + p.name, 0, -bound, bound, to);
+    else if (p.initial != 0)
+      fill(ctx_, 1, to, p.initial);
   }
   for (const auto& p : layout_.statistics)
-    std::fill_n(statistics.data() + p.offset, p.size, p.initial);
+    if (p.initial != 0)
+      fill(ctx_, 1, {statistics + p.offset, p.size, p.size}, p.initial);
 }
 
 } // namespace troupe::gpu

@@ -1,9 +1,12 @@
 #include "troupe/gpu/ops.hpp"
 
+#include <cmath>
+#include <string>
 #include <type_traits>
 
 #include "checks.hpp"
 #include "kernel_table.hpp"
+#include "troupe/core/random.hpp"
 
 // The thread and the shapes are checked here, once for all devices; the context's table does the work.
 namespace troupe::gpu {
@@ -172,6 +175,17 @@ template void gather(context&, std::int64_t, const data_source&, const member_co
                      vec<std::int32_t>);
 template void gather(context&, std::int64_t, const data_source&, const member_counters*, std::int64_t, mat<bf16>,
                      vec<std::int32_t>);
+
+void draw_uniform(context& ctx, std::uint64_t seed, std::string_view purpose, std::uint64_t index, double lo, double hi,
+                  vec<float> x) {
+  checker check(ctx, "draw_uniform", 1);
+  check.out("x", x).hold(lo < hi && std::isfinite(hi - lo), [&] {
+    return "the range from " + std::to_string(lo) + " to " + std::to_string(hi) + " is empty or not finite";
+  });
+  if (x.size > 0)
+    ctx.kernels().draw_uniform(target_of(ctx), {core::derive_seed(seed, purpose), index, lo, hi - lo, hi,
+                                                std::nextafter(hi, lo), x.data, x.size});
+}
 
 void fill(context& ctx, std::int64_t members, vec<float> x, float value) {
   checker(ctx, "fill", members).out("x", x);

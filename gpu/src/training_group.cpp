@@ -170,14 +170,9 @@ void training_group::impl::give_up_room() {
 // ---------------------------------------------------------------------------------------------------------
 
 void training_group::impl::fresh(std::int64_t r, std::uint64_t seed) {
-  std::vector<float> host(static_cast<std::size_t>(at.stride), 0.0F);
-  const auto all = std::span(host);
-  const auto& l = net->layout();
-  net->initialise(
-      all.subspan(0, static_cast<std::size_t>(l.size)),
-      all.subspan(static_cast<std::size_t>(at.statistics), static_cast<std::size_t>(l.statistics_size)),
-      seed);
-  ctx.upload(record_of(r), std::span<const float>(host));
+  auto* record = record_of(r);
+  ctx.zero(record, static_cast<std::size_t>(at.stride) * sizeof(float));
+  net->initialise(record, record + at.statistics, seed);
   weights_changed(r);
   member_counters c;
   c.seed = seed;

@@ -70,9 +70,13 @@ struct probe {
   }
 
   void initialise(std::int64_t member, std::uint64_t seed) {
-    std::vector<float> w(static_cast<std::size_t>(size), 0.0F), s(w);
-    net.initialise(w, s, seed);
-    ctx.upload(statistics.as<float>() + member * size, std::span<const float>(s));
+    std::vector<float> w(static_cast<std::size_t>(size));
+    auto fresh = ctx.allocate_of<float>(w.size());
+    auto* s = statistics.as<float>() + member * size;
+    ctx.zero(fresh.data(), fresh.size());
+    ctx.zero(s, fresh.size());
+    net.initialise(fresh.as<float>(), s, seed);
+    ctx.download(w.data(), fresh.data(), fresh.size());
     set_weights(member, w);
   }
 

@@ -328,6 +328,37 @@ TEST_CASE("a model whose logits are all equal is right as often as the first cla
   }
 }
 
+TEST_CASE("drawn numbers are those of a random stream on every device") {
+  for (device_under_test& d : devices())
+    for (const i64 n : {1, 2, 3, 31, 32, 33, 63, 64, 65, 1000, 4097}) {
+      INFO(d.name << ", " << n << " numbers");
+      const double lo = n % 2 != 0 ? -0.125 : -3e-4, hi = n % 2 != 0 ? 0.125 : 7.7;
+      const auto size = std::size_t(n);
+      std::vector<float> want(size + 8, 17.0f), got(want);
+      troupe::core::random_stream rng(9 + std::uint64_t(n), "init.weights", std::uint64_t(n) << 33 | 5);
+      for (std::size_t i = 0; i < size; ++i)
+        want[i] = float(rng.uniform(lo, hi));
+      const auto x = d.ctx->allocate_of<float>(got.size());
+      d.ctx->upload(x.data(), std::span<const float>(got));
+      draw_uniform(*d.ctx, 9 + std::uint64_t(n), "init.weights", std::uint64_t(n) << 33 | 5, lo, hi, {x.as<float>(), n, n});
+      d.ctx->download(got.data(), x.data(), x.size());
+      CHECK(got == want); // and nothing beyond
+    }
+}
+
+TEST_CASE("a range that is empty or not finite is refused") {
+  context ctx{[] {
+    slot_options o;
+    o.device = find_devices().devices.front();
+    return o;
+  }()};
+  const auto x = ctx.allocate_of<float>(4);
+  const vec<float> v{x.as<float>(), 4, 4};
+  CHECK_THROWS_AS(draw_uniform(ctx, 1, "p", 0, 1.0, 1.0, v), std::invalid_argument);
+  CHECK_THROWS_AS(draw_uniform(ctx, 1, "p", 0, -1e308, 1e308, v), std::invalid_argument);
+  draw_uniform(ctx, 1, "p", 0, 0.0, 1.0, {nullptr, 0, 0});
+}
+
 TEST_CASE("fill and axpy cover exactly their vectors") {
   for (const shape& s : awkward_shapes()) {
     const auto x = slab<float>(s.members, 1, s.cols, s.pad).random(1), y = slab<float>(s.members, 1, s.cols, s.pad).random(2);

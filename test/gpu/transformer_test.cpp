@@ -67,8 +67,11 @@ struct probe {
     params = ctx.allocate_of<member_params>(at(members));
     counters = ctx.allocate_of<member_counters>(at(members));
     for (i64 k = 0; k < members; ++k) {
-      std::vector<float> w(at(net.layout().size)), none;
-      net.initialise(w, none, seeds[at(k)]);
+      std::vector<float> w(at(net.layout().size));
+      auto fresh = ctx.allocate_of<float>(w.size());
+      ctx.zero(fresh.data(), fresh.size());
+      net.initialise(fresh.as<float>(), nullptr, seeds[at(k)]);
+      ctx.download(w.data(), fresh.data(), fresh.size());
       // Vectors that begin at 0 or 1 would hide faults.
       core::random_stream rng(seeds[at(k)], "shake");
       for (auto& x : w)

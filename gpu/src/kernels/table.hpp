@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cross_entropy.hpp"
+#include "kernels/draw.hpp"
 #include "kernels/dropout.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/gather.hpp"
@@ -51,6 +52,7 @@ constexpr kernel_table make_table(const char* name, bool wants_many) {
   t.mean_tokens = mean_tokens;
   t.mean_tokens_backward = mean_tokens_backward;
   t.add_residual = add_residual;
+  t.draw_uniform = draw_uniform;
   t.fill = fill;
   t.axpy = axpy;
   t.to_bf16 = convert<float, bf16>;

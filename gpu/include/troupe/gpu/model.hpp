@@ -109,9 +109,9 @@ public:
 
   /// The least examples that a training step needs.
   virtual std::int64_t least_batch() const noexcept { return 1; }
-  /// Fresh weights and statistics, `size` and `statistics_size` zeros before: every number is a function of (seed, parameter,
-  /// element). Any thread.
-  virtual void initialise(std::span<float> weights, std::span<float> statistics, std::uint64_t seed) const;
+  /// Enqueues the making of fresh weights and statistics, `size` and `statistics_size` zeros before, in device memory: every number is
+  /// a function of (seed, parameter, element), and the same on every device.
+  virtual void initialise(float* weights, float* statistics, std::uint64_t seed) const;
 
   // -- a pass: select, load_input, forward, then loss or backward ----------------------------------------------------
 

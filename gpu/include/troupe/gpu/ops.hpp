@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "troupe/gpu/fwd.hpp"
 
@@ -223,6 +224,9 @@ void add_residual(context& ctx, std::int64_t members, mat<const float> x, vec<co
 
 // -- small helpers -------------------------------------------------------------------------------------------------
 
+/// x[i] = the i-th number that `core::random_stream(seed, purpose, index).uniform(lo, hi)` gives there, rounded to float: fresh weights
+/// are the same on every device. lo < hi, both finite, and so is their difference.
+void draw_uniform(context& ctx, std::uint64_t seed, std::string_view purpose, std::uint64_t index, double lo, double hi, vec<float> x);
 void fill(context& ctx, std::int64_t members, vec<float> x, float value);
 void axpy(context& ctx, std::int64_t members, float alpha, vec<const float> x, vec<float> y); ///< y += alpha x
 void to_bf16(context& ctx, std::int64_t members, vec<const float> x, vec<bf16> y);
