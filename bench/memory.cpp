@@ -1,14 +1,11 @@
 // Checks and measures what a slot's memory does, on one device: budgets, swapping, captured steps, batches from the host, closing.
 //
-//   bench_memory [--device cpu|cuda|…] [--seconds 2] [--cycles 200] [--small]
-//
 // Prints a JSON line for each check, with "passed", and ends with 1 if one failed. On the CPU a memory budget stands for a GPU's
 // memory and captured steps are lists of calls, so that the program itself is tried where there is no GPU; speeds mean nothing there.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <iostream>
@@ -16,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "troupe/gpu/context.hpp"
@@ -38,38 +36,6 @@ struct arguments {
   int cycles = 200;
   bool small = false;
 };
-
-[[noreturn]] void usage(const std::string& fault) {
-  std::cerr << "bench_memory: " << fault << "\nusage: bench_memory [--device cpu|cuda|…] [--seconds S] [--cycles N] [--small]\n";
-  std::exit(2);
-}
-
-arguments parse(int argc, char** argv) {
-  arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string key = argv[i];
-    if (key == "--small") {
-      out.small = true;
-      continue;
-    }
-    if (i + 1 == argc)
-      usage(key + " needs a value");
-    const std::string value = argv[++i];
-    try {
-      if (key == "--device")
-        out.device = value;
-      else if (key == "--seconds")
-        out.seconds = std::stod(value);
-      else if (key == "--cycles")
-        out.cycles = std::stoi(value);
-      else
-        usage("unknown option " + key);
-    } catch (const std::logic_error&) {
-      usage(key + " takes no \"" + value + "\"");
-    }
-  }
-  return out;
-}
 
 bool all_passed = true;
 
@@ -180,6 +146,7 @@ public:
     budgets();
     swapping();
     bandwidth();
+    exploits();
     cycles();
   }
 
@@ -327,6 +294,35 @@ private:
            {{"copy_bytes_per_second", copies}, {"swap_bytes_per_second", swaps}, {"ratio", swaps / copies}});
   }
 
+  /// A state on its way from one slot of the device to another: from device memory, and through the host's.
+  void exploits() {
+    const auto data = make_data(64);
+    const std::int64_t w = gpu_ && !args_.small ? 4096 : 1024;
+    bench from(slot_, data, {w, w}, 8, 1), to(slot_, data, {w, w}, 8, 1);
+    from.steps(2);
+    core::checkpoint state;
+    from.group->save(from.members[0], state);
+    const auto take = [&](bool near) {
+      const auto start = clock_type::now();
+      int n = 0;
+      for (; n < 2 || seconds_since(start) < args_.seconds / 4; ++n) {
+        state.attach(near ? from.group->keep_on_device(from.members[0]) : nullptr);
+        to.group->load(to.members[0], state, false);
+      }
+      to.ctx.synchronize();
+      return seconds_since(start) / n;
+    };
+    const auto by_host = take(false), near = take(true);
+    core::checkpoint taken;
+    to.group->save(to.members[0], taken);
+    bool same = true;
+    for (const auto& t : state.tensors())
+      same = same && (t.name == "counters" || *taken.find(t.name) == t);
+    const auto copies = to.ctx.snapshot().slot_copies;
+    report("a state taken from another slot's device memory", same && (copies > 0) == gpu_,
+           {{"bytes", state.bytes()}, {"seconds_from_device", gpu_ ? json(near) : json()}, {"seconds_from_host", by_host}, {"copies", copies}});
+  }
+
   /// Opens a slot, trains a little on it and closes it, again and again.
   void cycles() {
     const auto data = make_data(64);
@@ -376,7 +372,13 @@ private:
 } // namespace
 
 int main(int argc, char** argv) {
-  const auto args = parse(argc, argv);
+  arguments args;
+  CLI::App app{"Checks and measures what a slot's memory does, on one device. Ends with 1 if a check failed.", "bench_memory"};
+  app.add_option("--device", args.device, "cpu, cuda, cuda:1, a GPU's UUID")->capture_default_str();
+  app.add_option("--seconds", args.seconds, "Of each measurement of speed")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--cycles", args.cycles, "How often memory is taken and given back")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--small", args.small, "Small models: for trying the program itself");
+  CLI11_PARSE(app, argc, argv)
   auto device = gpu::find_device(gpu::find_devices(), args.device);
   if (!device) {
     std::cerr << "bench_memory: " << device.error().text << "\n";

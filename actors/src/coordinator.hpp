@@ -250,7 +250,7 @@ private:
   void give_gathered(std::uint64_t number);
 
   // coordinator_saves.cpp
-  void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then);
+  void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then, bool copied = false);
   void cancel_exports(trainer& t, const std::string& why);
   void begin_saving(std::optional<core::sync_index> k);
   void add_state(std::uint64_t number, trainer& t, const state_ref& x);

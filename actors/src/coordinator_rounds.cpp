@@ -186,7 +186,7 @@ void coordinator::act(core::sync_engine::export_state& x) {
     else
       drop(*state);
     perform(engine_.exported(x.index, x.trainer, x.incarnation, state.has_value(), clock::now()));
-  });
+  }, x.copied);
 }
 
 void coordinator::average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then) {
@@ -516,7 +516,7 @@ void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index
       give_gathered(number);
     };
     if (id < trainers_.size() && trainers_[id].hdl && is_live(trainers_[id].state))
-      export_from(trainers_[id], k, got);
+      export_from(trainers_[id], k, got, d.copy_from == id);
     else
       got(core::error{core::errc::not_found, "it is gone"});
   }

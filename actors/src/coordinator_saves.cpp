@@ -10,11 +10,11 @@ namespace troupe::actors::internal {
 // -- states on request
 // -------------------------------------------------------------------------------------------------------
 
-/// `then` is called once: with the state, which is the caller's to drop, or with why there is none.
+/// `then` is called once: with the state, which is the caller's to drop, or with why there is none. `copied`: a trainer takes it.
 void coordinator::export_from(trainer& t, core::sync_index k,
-                              std::function<void(core::result<state_ref>)> then) {
+                              std::function<void(core::result<state_ref>)> then, bool copied) {
   exports_[t.id].push_back({t.incarnation, std::move(then)});
-  command(t, actors::export_state{{}, k});
+  command(t, actors::export_state{{}, k, copied});
 }
 
 void coordinator::on_exported(const state_exported& x) {

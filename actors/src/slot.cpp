@@ -108,7 +108,7 @@ slot_status status_of(const gpu::slot_worker& worker) {
   out.memory_budget = c.memory_budget;
   const auto& d = c.device;
   out.device = {d.memory_reserved, d.pinned_used, d.pinned_held, c.pinned_budget, d.swaps_out, d.swaps_in, d.swapped_bytes,
-                d.staged_bytes, d.captures, d.launches, d.capture_fault, d.calls, d.strays};
+                d.staged_bytes, d.slot_copies, d.slot_copied_bytes, d.captures, d.launches, d.capture_fault, d.calls, d.strays};
   return out;
 }
 

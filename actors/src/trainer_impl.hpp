@@ -83,7 +83,7 @@ private:
   };
   std::function<built(gpu::context&, gpu::hosted&)> builder(core::checkpoint_ptr from, const trainer_mark& mark) const;
   void measure_on_slot(bool save, std::function<void(measured)> then);
-  std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> saver() const;
+  std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> saver(bool copied = false) const;
 
   // -- the machine's actions -----------------------------------------------------------------------------------------
   void perform(machine::actions xs);

@@ -28,7 +28,7 @@ core::result<T> number(const core::checkpoint& x, std::string_view key) {
 
 } // namespace
 
-core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const trainer_mark& mark) {
+core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const trainer_mark& mark, bool copied) {
   auto out = std::make_shared<core::checkpoint>();
   w.save(ctx, *out);
   out->set_text("troupe.step", std::to_string(mark.step));
@@ -48,6 +48,8 @@ core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const train
   }
   if (!usual)
     out->set_text("troupe.weights", weights);
+  if (copied)
+    out->attach(w.keep_on_device(ctx));
   return out;
 }
 

@@ -33,7 +33,7 @@ struct trainer_mark {
 };
 
 /// Saves the workload with its mark. On the slot's thread.
-core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const trainer_mark& mark);
+core::checkpoint_ptr save_state(gpu::context& ctx, gpu::workload& w, const trainer_mark& mark, bool copied = false);
 
 /// The mark, or an error that names the text that is missing or wrong.
 core::result<trainer_mark> read_mark(const core::checkpoint& x);

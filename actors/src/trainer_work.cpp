@@ -134,7 +134,7 @@ std::function<trainer::built(gpu::context&, gpu::hosted&)> trainer::builder(core
 
 /// Saves what the trainer is now, so that another life goes on as this one would: one that is parked and waits for a decision
 /// comes to its sync point again, and reports the same.
-std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> trainer::saver() const {
+std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> trainer::saver(bool copied) const {
   auto mark = trainer_mark{machine_.step(), machine_.syncs_done(), 0, 0, hp_, signature_, order_.who.incarnation};
   const auto parked = machine_.undecided_at();
   if (parked) {
@@ -142,13 +142,13 @@ std::function<core::checkpoint_ptr(gpu::context&, gpu::hosted&)> trainer::saver(
     mark.loss_sum = last_.loss_sum;
     mark.loss_count = last_.loss_count;
   }
-  return [mark, parked](gpu::context& ctx, gpu::hosted& h) {
+  return [mark, parked, copied](gpu::context& ctx, gpu::hosted& h) {
     auto now = mark;
     if (!parked) {
       now.loss_sum = h.loss_sum;
       now.loss_count = h.loss_count;
     }
-    return save_state(ctx, *h.work, now);
+    return save_state(ctx, *h.work, now, copied);
   };
 }
 
@@ -202,7 +202,7 @@ void trainer::work_on(const push_hyperparameters& x) {
 }
 
 void trainer::work_on(const export_state& x) {
-  const auto work = [save = saver(), blobs = setup_.blobs](gpu::context& ctx, gpu::hosted& h) {
+  const auto work = [save = saver(x.copied), blobs = setup_.blobs](gpu::context& ctx, gpu::hosted& h) {
     return blobs->put(save(ctx, h));
   };
   ask_slot<state_ref>(work, [this, x](box<state_ref>& b) {
@@ -211,7 +211,7 @@ void trainer::work_on(const export_state& x) {
   });
 }
 
-/// The state goes through host memory from the old slot to the new one. The old workload stays until the new one is there: if that
+/// The state goes from the old slot to the new one. The old workload stays until the new one is there: if that
 /// cannot be built, the trainer goes on where it was.
 void trainer::work_on(const move_trainer& x) {
   struct leaving {
@@ -219,7 +219,7 @@ void trainer::work_on(const move_trainer& x) {
     double seconds = 0; ///< saving took
     double compute_seconds = 0, wait_seconds = 0, step_seconds = 0;
   };
-  const auto save_it = [save = saver()](gpu::context& ctx, gpu::hosted& h) {
+  const auto save_it = [save = saver(true)](gpu::context& ctx, gpu::hosted& h) {
     const auto began = clock::now();
     leaving out{save(ctx, h), 0, h.compute_seconds, h.wait_seconds, h.step_seconds};
     out.seconds = seconds_since(began);

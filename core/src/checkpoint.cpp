@@ -60,6 +60,7 @@ void checkpoint::add(tensor t) {
   if (!expected || *expected != t.bytes.size())
     throw std::invalid_argument("tensor '" + t.name + "' has " + std::to_string(t.bytes.size()) +
                                 " bytes, which does not match " + describe(t.type, t.shape));
+  attached_ = nullptr;
   for (auto& old : tensors_)
     if (old.name == t.name) {
       old = std::move(t);

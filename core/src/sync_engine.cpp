@@ -274,22 +274,23 @@ sync_engine::actions sync_engine::decided(sync_index k, std::map<trainer_id, dec
   }
   decisions_ = std::move(decisions);
   phase_ = phase::exporting;
-  std::set<trainer_id> wanted;
+  std::set<trainer_id> wanted, copied;
   for (const auto* takers : {&seats_, &asked_})
     for (const auto& s : *takers) {
       const auto d = decisions_.find(s.trainer);
       if (d == decisions_.end() || !(seated(s) || still_held(s)) || d->second.act != decision::action::go_on)
         continue;
       if (d->second.copy_from)
-        wanted.insert(*d->second.copy_from);
+        copied.insert(*d->second.copy_from);
       wanted.insert(d->second.average_of.begin(), d->second.average_of.end());
     }
+  wanted.insert(copied.begin(), copied.end());
   if (!wanted.empty())
     for (const auto& s : seats_)
       if (wanted.contains(s.trainer) && seated(s)) {
         members_[s.trainer].owes_export = true;
         ++owed_exports_;
-        out.push_back(export_state{index_, s.trainer, s.incarnation});
+        out.push_back(export_state{index_, s.trainer, s.incarnation, copied.contains(s.trainer)});
       }
   advance(now, out);
   return out;

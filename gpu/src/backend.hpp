@@ -39,6 +39,7 @@ class call_recorder;
 /// What moved between device and host beside ordinary copies; added to by the owner.
 struct traffic_counters {
   std::atomic<std::uint64_t> swaps_out{0}, swaps_in{0}, swapped_bytes{0}, staged_bytes{0};
+  std::atomic<std::uint64_t> slot_copies{0}, slot_copied_bytes{0};
 };
 
 /// A point in one queue's order, marked again and again.
@@ -69,6 +70,8 @@ public:
 
   virtual void zero(void* dst, std::size_t bytes) = 0;
   virtual void copy(void* dst, const void* src, std::size_t bytes) = 0;
+  /// From memory of another slot's, or of this one's own; done when it returns. False where `from` is of another kind.
+  virtual bool copy_from(backend& from, void* dst, const void* src, std::size_t bytes) = 0;
   virtual void upload(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void download(void* dst, const void* src, std::size_t bytes) = 0;
   virtual void synchronize() = 0;

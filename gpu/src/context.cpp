@@ -85,6 +85,18 @@ void context::copy(void* dst, const void* src, std::size_t bytes) {
     impl_->copy(dst, src, bytes);
 }
 
+bool context::copy_from_slot(void* dst, const buffer& src) {
+  check_direct("a copy from a slot");
+  if (!src)
+    return true;
+  if (src.host_ || !impl_->copy_from(*src.owner_, dst, src.data_, src.size_))
+    return false;
+  auto& t = impl_->traffic();
+  t.slot_copies.fetch_add(1, std::memory_order_relaxed);
+  t.slot_copied_bytes.fetch_add(src.size_, std::memory_order_relaxed);
+  return true;
+}
+
 void context::check_direct(const char* what) const {
   check_thread();
   if (impl_->capturing())
@@ -199,6 +211,8 @@ context::usage context::snapshot() const {
   out.swaps_in = impl_->traffic().swaps_in.load(std::memory_order_relaxed);
   out.swapped_bytes = impl_->traffic().swapped_bytes.load(std::memory_order_relaxed);
   out.staged_bytes = impl_->traffic().staged_bytes.load(std::memory_order_relaxed);
+  out.slot_copies = impl_->traffic().slot_copies.load(std::memory_order_relaxed);
+  out.slot_copied_bytes = impl_->traffic().slot_copied_bytes.load(std::memory_order_relaxed);
   out.calls = impl_->calls();
   out.strays = impl_->strays();
   std::lock_guard lock(mutex_);

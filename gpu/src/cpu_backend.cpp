@@ -136,6 +136,13 @@ public:
   void copy(void* dst, const void* src, std::size_t bytes) override {
     do_or_keep([=] { std::memmove(dst, src, bytes); });
   }
+  bool copy_from(backend& from, void* dst, const void* src, std::size_t bytes) override {
+    if (dynamic_cast<cpu_backend*>(&from) == nullptr)
+      return false;
+    touch();
+    std::memcpy(dst, src, bytes);
+    return true;
+  }
   void upload(void* dst, const void* src, std::size_t bytes) override {
     touch();
     std::memcpy(dst, src, bytes);

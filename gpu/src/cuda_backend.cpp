@@ -1,6 +1,10 @@
+#include <algorithm>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "backend.hpp"
 #include "cuda_blas.hpp"
@@ -157,6 +161,21 @@ public:
     touch();
     check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(),
                "copy on the device");
+  }
+  bool copy_from(backend& from, void* dst, const void* src, std::size_t bytes) override {
+    auto* other = dynamic_cast<cuda_backend*>(&from);
+    if (other == nullptr)
+      return false;
+    touch();
+    if (other->ordinal_ == ordinal_) {
+      check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(), "copy from a slot");
+    } else {
+      other->let_in(ordinal_);
+      check_cuda(cudaMemcpyPeerAsync(dst, ordinal_, src, other->ordinal_, bytes, device_->stream), label(),
+                 "copy from another device");
+    }
+    check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+    return true;
   }
   void upload(void* dst, const void* src, std::size_t bytes) override {
     touch();
@@ -337,6 +356,23 @@ private:
     if (copies_end_ == nullptr)
       check_cuda(cudaEventCreateWithFlags(&copies_end_, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
   }
+  /// Makes the pool's memory readable by another device, where the two are linked; elsewhere the driver copies through the host.
+  /// Any thread.
+  void let_in(int peer) noexcept {
+    std::lock_guard lock(peers_mutex_);
+    if (std::find(peers_.begin(), peers_.end(), peer) != peers_.end())
+      return;
+    peers_.push_back(peer);
+    int can = 0;
+    if (cudaDeviceCanAccessPeer(&can, peer, ordinal_) == cudaSuccess && can != 0) {
+      cudaMemAccessDesc access{};
+      access.location.type = cudaMemLocationTypeDevice;
+      access.location.id = peer;
+      access.flags = cudaMemAccessFlagsProtReadWrite;
+      (void)cudaMemPoolSetAccess(device_->pool, &access, 1);
+    }
+    (void)cudaGetLastError();
+  }
   cudaStream_t stream_of(work_queue q) const noexcept {
     return q == work_queue::compute ? device_->stream : device_->copies;
   }
@@ -349,6 +385,8 @@ private:
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;
+  std::mutex peers_mutex_; // guards the next one
+  std::vector<int> peers_; // devices that were let in, or cannot be
 };
 
 } // namespace

@@ -114,6 +114,10 @@ public:
 
   void save(context&, core::checkpoint& out) override { group().save(member, out); }
 
+  std::shared_ptr<const core::checkpoint::attachment> keep_on_device(context&) override {
+    return group().keep_on_device(member);
+  }
+
   void load(context&, const core::checkpoint& in, load_mode mode) override {
     group_->changed(member);
     group().load(member, in, mode == load_mode::everything);

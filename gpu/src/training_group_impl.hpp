@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "batch_feed.hpp"
+#include "device_record.hpp"
 #include "record_pages.hpp"
 #include "troupe/gpu/training_group.hpp"
 
@@ -219,6 +220,7 @@ struct training_group::impl {
   static losses taken(member_counters& c);
   template <class F>
   void each_tensor(F&& f) const;
+  std::vector<internal::device_record::part> record_parts() const;
 };
 
 } // namespace troupe::gpu

@@ -207,6 +207,32 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
   out.add("optimizer.updates", core::dtype::u64, {1}, std::span<const std::uint64_t>(updates));
 }
 
+std::vector<internal::device_record::part> training_group::impl::record_parts() const {
+  std::vector<internal::device_record::part> out{{"", 0, at.stride}};
+  each_tensor([&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t from, std::int64_t n) {
+    out.push_back({name, from, n});
+  });
+  return out;
+}
+
+std::shared_ptr<const core::checkpoint::attachment> training_group::keep_on_device(std::int64_t member) {
+  auto& m = *impl_;
+  const auto r = m.row(member);
+  const auto bytes = static_cast<std::uint64_t>(m.at.stride) * sizeof(float);
+  if (!m.at_once || m.ctx.memory_free() / 2 < bytes)
+    return nullptr;
+  auto out = std::make_shared<internal::device_record>();
+  try {
+    out->data = m.ctx.allocate(bytes);
+  } catch (const out_of_memory&) {
+    return nullptr; // the device has less than the budget says
+  }
+  out->parts = m.record_parts();
+  m.ctx.copy(out->data.data(), m.record_of(r, false), bytes);
+  m.ctx.synchronize(); // other slots take it
+  return out;
+}
+
 void training_group::load(std::int64_t member, const core::checkpoint& in, bool with_counters) {
   auto& m = *impl_;
   const auto r = m.row(member);
@@ -222,13 +248,16 @@ void training_group::load(std::int64_t member, const core::checkpoint& in, bool 
   const auto* state = require("counters", core::dtype::u64, three);
   const auto* updates = require("optimizer.updates", core::dtype::u64, one);
 
-  std::vector<float> host(static_cast<std::size_t>(m.at.stride), 0.0F);
-  m.each_tensor(
-      [&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t at, std::int64_t) {
-        const auto values = in.find(name)->as<float>();
-        std::copy(values.begin(), values.end(), host.begin() + at);
-      });
-  m.ctx.upload(m.record_of(r), std::span<const float>(host));
+  const auto* near = dynamic_cast<const internal::device_record*>(in.attached());
+  if (near == nullptr || near->parts != m.record_parts() || !m.ctx.copy_from_slot(m.record_of(r), near->data)) {
+    std::vector<float> host(static_cast<std::size_t>(m.at.stride), 0.0F);
+    m.each_tensor(
+        [&](const std::string& name, const std::vector<std::int64_t>&, std::int64_t at, std::int64_t) {
+          const auto values = in.find(name)->as<float>();
+          std::copy(values.begin(), values.end(), host.begin() + at);
+        });
+    m.ctx.upload(m.record_of(r), std::span<const float>(host));
+  }
   m.weights_changed(r);
   auto c = m.read_counters(r);
   c.updates = updates->as<std::uint64_t>().front(); // goes with the moments

@@ -124,7 +124,7 @@ private:
 };
 
 /// Adds lr * (step + 1) to its one weight: what it has shows which steps it made with which lr. Options: "width" (another
-/// architecture), "fail_at", "nan_at" (a step), "refuse" (fails when built), "fail_evaluation", "big" (numbers reported).
+/// architecture), "fail_at", "nan_at" (a step), "refuse" (fails when built), "fail_evaluation", "big" (numbers reported), "keeps".
 class sum_workload : public gpu::workload {
 public:
   sum_workload(const gpu::workload_config& cfg, std::shared_ptr<gate> g) : gate_(std::move(g)), options_(*cfg.options) {
@@ -172,8 +172,21 @@ public:
       throw std::invalid_argument{w.error().text};
     auto xs = (*w)->as<double>();
     weights_.assign(xs.begin(), xs.end());
+    if (const auto* near = dynamic_cast<const near_copy*>(in.attached()))
+      weights_ = near->weights;
     if (mode == load_mode::everything)
       step_ = static_cast<std::uint64_t>(in.find("counter")->as<std::int64_t>()[0]);
+  }
+  /// With the option "keeps": stands for a copy in device memory, and `load` takes it.
+  struct near_copy : core::checkpoint::attachment {
+    std::vector<double> weights;
+  };
+  std::shared_ptr<const core::checkpoint::attachment> keep_on_device(gpu::context&) override {
+    if (!options_.contains("keeps"))
+      return nullptr;
+    auto out = std::make_shared<near_copy>();
+    out->weights.assign(weights_.size(), 1e6); // to be told from those of the checkpoint
+    return out;
   }
   core::result<void> check(const core::hyperparameters& changes) const override {
     for (const auto& [key, what] : changes)

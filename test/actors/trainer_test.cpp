@@ -202,6 +202,28 @@ TEST_CASE("an exploit takes the weights as they were parked and its own hyperpar
   CHECK(end.what.step == 10);
 }
 
+TEST_CASE("only a state that is asked for to be copied brings its copy on the device") {
+  for (const bool copied : {false, true}) {
+    process p;
+    auto donor = p.order(0, 10, R"({"keeps": true})"), taker = p.order(1, 10);
+    donor.schedule = taker.schedule = every(5);
+    auto d = p.host(donor), t = p.host(taker);
+    p.tell(d, begin_training{});
+    p.tell(t, begin_training{});
+    p.log->next<sync_report>(0);
+    p.log->next<sync_report>(1);
+    p.tell(d, export_state{{}, 0, copied});
+    const auto state = p.log->next<state_exported>().state;
+    core::decision copy;
+    copy.copy_from = 0;
+    p.tell(t, decide(0, copy, {state}));
+    CHECK(p.log->next<decision_applied>().failure.text.empty());
+    p.tell(t, resume_sync{{}, 0});
+    const auto end = p.log->next<trainer_finished>(1);
+    CHECK(weight_of(*p.blobs->get(end.state.blob)) == (copied ? 1e6 : sum_to(5)) + sum_to(10) - sum_to(5));
+  }
+}
+
 TEST_CASE("FAULTS row 15: weights of another architecture are refused and training goes on") {
   process p;
   auto wide = p.order(0, 10, R"({"width": 2})"), narrow = p.order(1, 10);

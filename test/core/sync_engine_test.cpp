@@ -104,7 +104,10 @@ TEST_CASE("nobody applies before every donor has given its state") {
   decision mean;
   mean.average_of = {0, 1};
   const auto asked = e.decided(0, {{0, copy_of(2)}, {1, mean}}, t0);
-  CHECK(only<engine::export_state>(asked).size() == 3);
+  const auto exports = only<engine::export_state>(asked);
+  REQUIRE(exports.size() == 3);
+  for (const auto& x : exports)
+    CHECK(x.copied == (x.trainer == 2)); // the others only go into a mean
   CHECK(only<engine::apply>(asked).empty());
   CHECK(e.exported(0, 2, 0, true, t0).empty());
   CHECK(e.exported(0, 1, 0, true, t0).empty());

@@ -87,9 +87,10 @@ struct call_sync { trainer_ref to; std::uint32_t sync = 0; };
 TROUPE_INSPECT(call_sync, to, sync)
 
 /// Put the state, as parked at `sync`, into the blob store. A trainer that is not at a sync point can be asked too (a copy for a
-/// checkpoint outside the barrier, or in an asynchronous experiment): `sync` then comes back as given.
-struct export_state { trainer_ref to; std::uint32_t sync = 0; };
-TROUPE_INSPECT(export_state, to, sync)
+/// checkpoint outside the barrier, or in an asynchronous experiment): `sync` then comes back as given. `copied`: another trainer takes
+/// it, so a copy in device memory is worth its room.
+struct export_state { trainer_ref to; std::uint32_t sync = 0; bool copied = false; };
+TROUPE_INSPECT(export_state, to, sync, copied)
 
 /// `sources` has the state of `what.copy_from`, if any; a mean is made before and comes as a copy. `save`: give back the state as it is after
 /// the decision, for a checkpoint. In asynchronous experiments it arrives while the trainer runs.
@@ -287,12 +288,13 @@ struct device_use {
   std::uint64_t pinned_used = 0, pinned_held = 0, pinned_budget = 0; ///< pinned host memory; with what is kept for reuse
   std::uint64_t swaps_out = 0, swaps_in = 0, swapped_bytes = 0;      ///< states that went to pinned memory and came back: times, bytes
   std::uint64_t staged_bytes = 0;                                    ///< examples sent batch by batch
+  std::uint64_t slot_copies = 0, slot_copied_bytes = 0;              ///< states taken from device memory, of this or another slot
   std::uint64_t captures = 0, launches = 0;                          ///< how often a step was captured, and launched whole
   std::string capture_fault;                                         ///< why steps are not captured; empty: no fault
   std::uint64_t calls = 0, stray_calls = 0; ///< how many; stray: another device was current, which was put right
 };
 TROUPE_INSPECT(device_use, reserved, pinned_used, pinned_held, pinned_budget, swaps_out, swaps_in, swapped_bytes, staged_bytes,
-               captures, launches, capture_fault, calls, stray_calls)
+               slot_copies, slot_copied_bytes, captures, launches, capture_fault, calls, stray_calls)
 
 struct slot_status {
   std::uint32_t index = 0;

@@ -66,13 +66,23 @@ public:
 
   std::size_t bytes() const noexcept; ///< of all tensors
 
-  bool operator==(const checkpoint&) const = default;
+  /// What the process that made a checkpoint knows of its tensors besides, such as a copy in device memory. Not a part of the value:
+  /// not compared, hashed, written or sent; gone as soon as a tensor is added.
+  class attachment {
+  public:
+    virtual ~attachment() = default;
+  };
+  void attach(std::shared_ptr<const attachment> x) noexcept { attached_ = std::move(x); }
+  const attachment* attached() const noexcept { return attached_.get(); } ///< null: nothing
+
+  bool operator==(const checkpoint& other) const { return tensors_ == other.tensors_ && texts_ == other.texts_; }
 
 private:
   friend struct internal::checkpoint_builder;
 
   std::vector<tensor> tensors_;
   std::map<std::string, std::string, std::less<>> texts_;
+  std::shared_ptr<const attachment> attached_;
 };
 
 using checkpoint_ptr = std::shared_ptr<const checkpoint>;

@@ -63,11 +63,12 @@ public:
     std::vector<trainer_id> held{}; ///< ascending
     bool last_call = false;         ///< nobody is running; without reports
   };
-  /// Ask `trainer` (parked) to export its state; answer with `exported`.
+  /// Ask `trainer` (parked) to export its state; answer with `exported`. `copied`: others take it as it is, not only a mean.
   struct export_state {
     sync_index index;
     trainer_id trainer;
     std::uint32_t incarnation;
+    bool copied = false;
   };
   /// Send `what` to `trainer`; answer with `applied`. `index` is where the trainer is parked: for a held one
   /// an older sync point than the open one.

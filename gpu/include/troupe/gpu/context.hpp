@@ -196,6 +196,9 @@ public:
 
   void zero(void* dst, std::size_t bytes);
   void copy(void* dst, const void* src, std::size_t bytes);        ///< device to device
+  /// All of a buffer of any slot of this process, from its device to this one's without the host where the two can; returns when
+  /// it is there. Whoever filled `src` has waited for that. False, and nothing done, between a CPU and a GPU.
+  bool copy_from_slot(void* dst, const buffer& src);
   void upload(void* dst, const void* host_src, std::size_t bytes); ///< returns when `host_src` may be reused
   void download(void* host_dst, const void* src, std::size_t bytes); ///< returns when the bytes are there
   template <class T>
@@ -244,6 +247,7 @@ public:
     std::uint64_t swaps_out = 0, swaps_in = 0; ///< of trainers' states to pinned memory and back
     std::uint64_t swapped_bytes = 0;   ///< by them, both ways
     std::uint64_t staged_bytes = 0;    ///< of examples sent to the device batch by batch
+    std::uint64_t slot_copies = 0, slot_copied_bytes = 0; ///< of states from device memory, of this or another slot
     std::uint64_t calls = 0;           ///< operations, copies and launches of recorded sequences
     std::uint64_t strays = 0;          ///< calls made while another device was current; put right before they went out
   };

@@ -130,6 +130,10 @@ public:
 
   /// Adds weights, statistics, optimizer state and counters.
   void save(std::int64_t member, core::checkpoint& out);
+  /// A copy of the member's weights, statistics and optimizer state in device memory, to be attached to the checkpoint of the same
+  /// moment: `load` then takes it, in any group of this process whose models are alike. Null on the CPU, whose host memory is as
+  /// near, and where it would take more than half of the memory that is free.
+  std::shared_ptr<const core::checkpoint::attachment> keep_on_device(std::int64_t member);
   /// `with_counters`: counters, seed and place in the data too. Throws `std::invalid_argument` naming the tensor that is
   /// missing or does not fit; nothing has changed then.
   void load(std::int64_t member, const core::checkpoint& in, bool with_counters);

@@ -91,6 +91,11 @@ public:
   /// Adds everything that exact resumption needs: weights, optimizer state, counters, place in the data.
   virtual void save(context& ctx, core::checkpoint& out) = 0;
 
+  /// A copy of what `save` saves that lies in device memory, for a slot of this process to take in `load` without the way through
+  /// host memory: it is attached to the checkpoint that `save` made at the same step. Null, as the default is: there is none, because
+  /// it would gain nothing, or there is no room. Its memory counts as this slot's until it is dropped, on any thread.
+  virtual std::shared_ptr<const core::checkpoint::attachment> keep_on_device(context&) { return nullptr; }
+
   /// How much of a checkpoint to take over.
   enum class load_mode : std::uint8_t {
     everything, ///< resume: the same trainer goes on
