@@ -1,15 +1,8 @@
 // Many small models at once, as trainers of an experiment run on their slots: steps of all as one against each for itself.
-// bench/peers/fusion_torch.py and fusion_jax.py do the same work.
-//
-//   bench_fusion [--model micro|tiny|small|mlp|cnn] [--members 1,4,16,64] [--slots 1] [--rounds 5] [--seconds 0.5] [--precision fp32|bf16]
-//                [--data fashion_mnist|synthetic] [--device cpu|cuda|…] [--block N] [--join] [--json]
-//
-// micro is 32-16-10 at batch 8 on made-up data, for what a step costs beside its arithmetic.
-// --block: CPU, the most members of a turn (0: as the product chooses). --join: what a member's coming and going costs.
+// bench/peers/fusion_torch.py and fusion_jax.py do the same work. `bench_fusion --help` lists the options.
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <future>
 #include <iostream>
@@ -18,13 +11,14 @@
 #include <thread>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "models.hpp"
 #include "troupe/gpu/dataset.hpp"
 #include "troupe/gpu/device.hpp"
 #include "troupe/gpu/gemm_plan.hpp"
 #include "troupe/gpu/model_workload.hpp"
-#include "troupe/gpu/network.hpp"
 #include "troupe/gpu/slot_worker.hpp"
 
 namespace {
@@ -34,105 +28,20 @@ using nlohmann::json;
 using clock = std::chrono::steady_clock;
 
 struct arguments {
-  std::string model = "small", precision = "fp32", data = "fashion_mnist", device = "cpu";
+  std::string model = "small", precision = "fp32", device = "cpu";
   std::vector<unsigned> members{1, 4, 16, 64};
   unsigned slots = 1, rounds = 5;
   double seconds = 0.5;
   std::int64_t block = 0;
-  bool join = false, as_json = false;
+  bool synthetic = false, join = false, as_json = false;
 };
 
-[[noreturn]] void usage(const std::string& fault) {
-  std::cerr << "bench_fusion: " << fault
-            << "\nusage: bench_fusion [--model micro|tiny|small|mlp|cnn] [--members K,K,…] [--slots N] [--rounds N] [--seconds S] "
-               "[--precision fp32|bf16] [--data fashion_mnist|synthetic] [--device cpu|cuda|cuda:1|GPU-…] [--block N] [--join] "
-               "[--json]\n";
-  std::exit(2);
-}
-
-arguments parse(int argc, char** argv) {
-  arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string key = argv[i];
-    if (key == "--json" || key == "--join") {
-      (key == "--json" ? out.as_json : out.join) = true;
-      continue;
-    }
-    if (i + 1 == argc)
-      usage(key + " needs a value");
-    const std::string value = argv[++i];
-    try {
-      if (key == "--model")
-        out.model = value;
-      else if (key == "--precision")
-        out.precision = value;
-      else if (key == "--data")
-        out.data = value;
-      else if (key == "--device")
-        out.device = value;
-      else if (key == "--members") {
-        out.members.clear();
-        for (std::size_t at = 0; at < value.size(); at = value.find(',', at) == std::string::npos ? value.size() : value.find(',', at) + 1)
-          out.members.push_back(static_cast<unsigned>(std::stoul(value.substr(at))));
-      } else if (key == "--slots")
-        out.slots = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--rounds")
-        out.rounds = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--seconds")
-        out.seconds = std::stod(value);
-      else if (key == "--block")
-        out.block = std::stol(value);
-      else
-        usage("unknown option " + key);
-    } catch (const std::logic_error&) {
-      usage(key + " has no number in '" + value + "'");
-    }
-  }
-  if (out.slots < 1 || out.rounds < 1 || out.members.empty())
-    usage("needs at least 1 slot, 1 round and 1 number of members");
-  return out;
-}
-
-/// The models of the comparison; the peers have the same.
-gpu::network_spec spec_of(const std::string& name, const std::string& precision) {
-  gpu::network_spec s;
-  s.features = 784;
-  s.height = s.width = 28;
-  s.channels = 1;
-  s.classes = 10;
-  if (precision == "bf16")
-    s.precision = gpu::precision_kind::bf16;
-  if (name == "micro") {
-    s.features = 32;
-    s.height = s.width = s.channels = 0;
-    s.hidden = {16};
-  } else if (name == "tiny") {
-    s.hidden = {16};
-  } else if (name == "small") {
-    s.hidden = {64, 64};
-  } else if (name == "mlp") {
-    s.hidden = {256, 256};
-  } else if (name == "cnn") {
-    s.conv = {{16, 3, 1, 1, 2}, {32, 3, 1, 1, 2}};
-    s.hidden = {128};
-  } else {
-    usage("unknown model '" + name + "'");
-  }
-  return s;
-}
-
-std::int64_t batch_of(const std::string& name) {
-  return name == "micro" || name == "tiny" ? 8 : name == "small" ? 32 : 128;
+gpu::precision_kind precision_of(const arguments& args) {
+  return args.precision == "bf16" ? gpu::precision_kind::bf16 : gpu::precision_kind::fp32;
 }
 
 gpu::dataset_ptr load(const arguments& args) {
-  gpu::data_spec spec;
-  spec.type = args.model == "micro" ? "synthetic" : args.data;
-  if (spec.type == "synthetic")
-    spec.train = 60000;
-  if (args.model != "micro")
-    spec.height = spec.width = 28;
-  auto data = gpu::load_dataset(spec);
+  auto data = gpu::load_dataset(bench::data_of(args.model, args.synthetic));
   if (!data)
     throw std::runtime_error(data.error().text);
   return std::make_shared<const gpu::dataset>(std::move(*data));
@@ -160,14 +69,15 @@ public:
       auto h = std::make_shared<gpu::hosted>();
       task(k, [&, k](gpu::context& ctx) {
         gpu::trained_model what;
-        const auto spec = spec_of(args.model, args.precision);
         what.kind = "bench";
-        what.architecture = spec.describe();
-        what.how.make = gpu::network::factory(spec);
-        what.how.batch = batch_of(args.model);
+        what.architecture = bench::describe(args.model, precision_of(args));
+        what.how.make = bench::factory_of(args.model, precision_of(args));
+        what.how.optimizer = bench::optimizer_of(args.model);
+        what.how.batch = bench::batch_of(args.model);
         what.how.data = cache.resident(ctx, data);
         what.how.block = args.block;
-        h->work = gpu::make_model_workload(ctx, {"m", 100 + k, nullptr, {{"lr", 0.01 * (1 + k % 3)}, {"momentum", 0.9}}, fuse}, what);
+        h->work = gpu::make_model_workload(
+          ctx, {"m", 100 + k, nullptr, bench::hyperparameters_of(args.model, 0.01 * (1 + k % 3)), fuse}, what);
       });
       who_.push_back(std::move(h));
     }
@@ -251,7 +161,7 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
     cpu_without.push_back(other.cpu);
     cpu_ratio.push_back(one.cpu / other.cpu);
   }
-  const auto batch = static_cast<double>(batch_of(args.model));
+  const auto batch = static_cast<double>(bench::batch_of(args.model));
   return {{"program", "troupe"},
           {"bench", "fusion"},
           {"model", args.model},
@@ -283,8 +193,9 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
   slot.post(
     [&](gpu::context& ctx) {
       gpu::group_options o;
-      o.make = gpu::network::factory(spec_of(args.model, args.precision));
-      o.batch = batch_of(args.model);
+      o.make = bench::factory_of(args.model, precision_of(args));
+      o.optimizer = bench::optimizer_of(args.model);
+      o.batch = bench::batch_of(args.model);
       o.data = cache.resident(ctx, data);
       o.block = args.block;
       gpu::training_group g(ctx, o);
@@ -292,7 +203,7 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
       for (unsigned k = 0; k < members; ++k)
         all.push_back(g.join(k));
       std::vector<double> join, leave, draw;
-      std::vector<float> weights(static_cast<std::size_t>(g.net().layout().size)), statistics(weights.size());
+      const auto fresh = ctx.allocate_of<float>(static_cast<std::size_t>(2 * g.net().layout().size));
       for (unsigned r = 0; r < 20; ++r) {
         g.set_active(all);
         g.step();
@@ -307,7 +218,8 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
         join.push_back(std::chrono::duration<double, std::micro>(joined - start).count());
         all[r % all.size()] = one;
         const auto drawing = clock::now();
-        g.net().initialise(weights, statistics, r);
+        g.net().initialise(fresh.as<float>(), fresh.as<float>() + g.net().layout().size, r);
+        ctx.synchronize();
         draw.push_back(std::chrono::duration<double, std::micro>(clock::now() - drawing).count());
       }
       out["join_us"] = median(join); // with its fresh weights
@@ -359,7 +271,20 @@ void run(const arguments& args) {
 } // namespace
 
 int main(int argc, char** argv) {
-  const auto args = parse(argc, argv);
+  arguments args;
+  CLI::App app{"Many models at once: steps of all as one against each for itself.", "bench_fusion"};
+  app.add_option("--model", args.model)->check(CLI::IsMember(bench::model_names()))->capture_default_str();
+  app.add_option("--members", args.members, "How many models at once")->delimiter(',')->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--slots", args.slots)->check(CLI::Range(1u, 4096u))->capture_default_str();
+  app.add_option("--rounds", args.rounds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seconds", args.seconds, "Of each measurement")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--precision", args.precision)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
+  app.add_option("--device", args.device, "cpu, cuda, cuda:1, a GPU's UUID")->capture_default_str();
+  app.add_option("--block", args.block, "CPU: the most members of a turn; 0: as the product chooses")->check(CLI::NonNegativeNumber);
+  app.add_flag("--synthetic", args.synthetic, "Made-up data of the same shape instead of Fashion-MNIST or word lists");
+  app.add_flag("--join", args.join, "What a member's coming and going costs, instead of speed");
+  app.add_flag("--json", args.as_json, "One JSON object a line");
+  CLI11_PARSE(app, argc, argv)
   try {
     run(args);
   } catch (const std::exception& e) {

@@ -1,12 +1,9 @@
-// Training speed on the CPU: one worker thread per core, several models each, through the same workloads as `troupe run`.
-//
-//   bench_train [--model mlp|small|cnn|transformer] [--precision fp32|bf16] [--threads 2] [--models 2] [--seconds 3] [--json]
-//   bench_train --epochs 10 --seeds 3 [--model …]          accuracy instead of speed
+// Training speed on the CPU: one worker thread per core, several models each, through the same workloads as `troupe run`; or, with
+// --epochs, accuracy. bench/peers/train_torch.py does the same work. `bench_train --help` lists the options.
 
 #include <atomic>
 #include <barrier>
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <exception>
 #include <iostream>
@@ -15,9 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "fma_peak.hpp"
+#include "models.hpp"
 #include "troupe/gpu/context.hpp"
 #include "troupe/gpu/dataset.hpp"
 #include "troupe/gpu/device.hpp"
@@ -34,69 +33,14 @@ using nlohmann::json;
 struct arguments {
   std::string model = "mlp";
   std::string precision = "fp32";
-  std::string data; ///< empty: fashion_mnist, or languages
   std::string device = "cpu"; ///< a selector, see gpu::find_device
   unsigned threads = 2;
   unsigned models = 2; ///< per thread
   double seconds = 3;
   unsigned epochs = 0, seeds = 3;
   double lr = 0.03;
-  bool as_json = false;
+  bool synthetic = false, as_json = false;
 };
-
-[[noreturn]] void usage(const std::string& fault) {
-  std::cerr << "bench_train: " << fault
-            << "\nusage: bench_train [--model mlp|small|cnn|transformer] [--precision fp32|bf16] [--data fashion_mnist|languages|synthetic] "
-               "[--device cpu|cuda|cuda:1|GPU-…] [--threads N] [--models N] [--seconds S] [--epochs N --seeds N] [--lr X] [--json]\n";
-  std::exit(2);
-}
-
-arguments parse(int argc, char** argv) {
-  arguments out;
-  for (int i = 1; i < argc; ++i) {
-    const std::string key = argv[i];
-    if (key == "--json") {
-      out.as_json = true;
-      continue;
-    }
-    if (i + 1 == argc)
-      usage(key + " needs a value");
-    const std::string value = argv[++i];
-    try {
-      if (key == "--model")
-        out.model = value;
-      else if (key == "--precision")
-        out.precision = value;
-      else if (key == "--data")
-        out.data = value;
-      else if (key == "--device")
-        out.device = value;
-      else if (key == "--threads")
-        out.threads = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--models")
-        out.models = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--seconds")
-        out.seconds = std::stod(value);
-      else if (key == "--epochs")
-        out.epochs = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--seeds")
-        out.seeds = static_cast<unsigned>(std::stoul(value));
-      else if (key == "--lr")
-        out.lr = std::stod(value);
-      else
-        usage("unknown option " + key);
-    } catch (const std::logic_error&) {
-      usage(key + " has no number in '" + value + "'");
-    }
-  }
-  if (out.model != "mlp" && out.model != "small" && out.model != "cnn" && out.model != "transformer")
-    usage("unknown model '" + out.model + "'");
-  if (out.data.empty())
-    out.data = out.model == "transformer" ? "languages" : "fashion_mnist";
-  if (out.threads < 1 || out.models < 1)
-    usage("needs at least 1 thread and 1 model");
-  return out;
-}
 
 /// The models of the comparison; train_torch.py has the same.
 struct model {
@@ -106,55 +50,17 @@ struct model {
 };
 
 model make_model(const arguments& args) {
-  json data = args.data;
+  json options = {{"batch", bench::batch_of(args.model)}, {"precision", args.precision}};
   if (args.model == "transformer") {
-    if (args.data == "synthetic")
-      data = {{"type", "synthetic_text"}, {"classes", 5}, {"vocabulary", 256}};
-    return {"transformer", {{"data", data}, {"batch", 64}, {"precision", args.precision}}, 64};
+    options["data"] = args.synthetic ? json{{"type", "synthetic_text"}, {"classes", 5}, {"vocabulary", 256}} : json("languages");
+    return {"transformer", options, bench::batch_of(args.model)};
   }
-  if (args.data == "synthetic")
-    data = {{"type", "synthetic"}, {"image", {28, 28, 1}}};
-  if (args.model == "cnn")
-    return {"cnn",
-            {{"data", data}, {"batch", 128}, {"precision", args.precision},
-             {"conv", {{{"filters", 16}, {"kernel", 3}, {"pool", 2}}, {{"filters", 32}, {"kernel", 3}, {"pool", 2}}}},
-             {"dense", {128}}},
-            128};
-  const bool small = args.model == "small";
-  const auto width = small ? 64 : 256;
-  return {"mlp",
-          {{"data", data}, {"batch", small ? 32 : 128}, {"precision", args.precision}, {"hidden", {width, width}}},
-          small ? 32 : 128};
-}
-
-gpu::transformer_spec text_spec() {
-  gpu::transformer_spec s;
-  s.vocabulary = 256;
-  s.length = 16;
-  s.classes = 5;
-  return s;
-}
-
-gpu::network_spec spec_of(const std::string& name) {
-  gpu::network_spec s;
-  s.features = 784;
-  s.height = s.width = 28;
-  s.channels = 1;
-  s.classes = 10;
-  if (name == "cnn") {
-    s.conv = {{16, 3, 1, 1, 2}, {32, 3, 1, 1, 2}};
-    s.hidden = {128};
-  } else {
-    s.hidden.assign(2, name == "small" ? 64 : 256);
-  }
-  return s;
-}
-
-/// The transformer trains with AdamW, at a tenth of the rate.
-core::hyperparameters hyperparameters(const model& what, double lr) {
-  if (what.type == "transformer")
-    return {{"lr", lr / 10}, {"weight_decay", 0.01}};
-  return {{"lr", lr}, {"momentum", 0.9}};
+  options["data"] = args.synthetic ? json{{"type", "synthetic"}, {"image", {28, 28, 1}}} : json("fashion_mnist");
+  const auto net = bench::network_of(args.model);
+  options[net.conv.empty() ? "hidden" : "dense"] = net.hidden;
+  for (const auto& c : net.conv)
+    options["conv"].push_back({{"filters", c.filters}, {"kernel", c.kernel}, {"pool", c.pool}});
+  return {net.conv.empty() ? "mlp" : "cnn", options, bench::batch_of(args.model)};
 }
 
 /// What the threads share.
@@ -179,7 +85,7 @@ gpu::slot_options slot_of(const gpu::slot_options& base, unsigned thread) {
 }
 
 std::unique_ptr<gpu::workload> make(shared_state& s, gpu::context& ctx, std::uint64_t seed, double lr) {
-  auto made = s.registry.make(ctx, s.what.type, {"bench", seed, &s.what.options, hyperparameters(s.what, lr)});
+  auto made = s.registry.make(ctx, s.what.type, {"bench", seed, &s.what.options, bench::hyperparameters_of(s.what.type, lr)});
   if (!made)
     throw std::runtime_error(made.error().text);
   return std::move(*made);
@@ -251,7 +157,7 @@ json run(const arguments& args) {
   const auto what = make_model(args);
   const auto registry = gpu::builtin_workloads();
   std::vector<core::error> faults;
-  registry.check(what.type, what.options, hyperparameters(what, args.lr), "", faults);
+  registry.check(what.type, what.options, bench::hyperparameters_of(what.type, args.lr), "", faults);
   if (!faults.empty())
     throw std::runtime_error(faults.front().text);
   gpu::slot_options slot;
@@ -263,8 +169,8 @@ json run(const arguments& args) {
   double flops = 0;
   {
     gpu::context ctx(slot);
-    flops = what.type == "transformer" ? gpu::transformer(ctx, text_spec(), 1, 1).flops_per_example()
-                                       : gpu::network(ctx, spec_of(args.model), 1, 1).flops_per_example();
+    flops = what.type == "transformer" ? gpu::transformer(ctx, bench::transformer_of(), 1, 1).flops_per_example()
+                                       : gpu::network(ctx, bench::network_of(args.model), 1, 1).flops_per_example();
   }
   shared_state s{args, what, registry, slot, std::barrier<>(args.threads), steps_per_epoch(what, args), std::vector<double>(args.threads),
                  std::vector<double>(args.threads), std::vector<double>(args.threads), std::vector<double>(args.seeds),
@@ -286,7 +192,7 @@ json run(const arguments& args) {
       std::rethrow_exception(f);
 
   json out = {{"program", "troupe"}, {"model", args.model}, {"precision", args.precision}, {"threads", args.threads},
-              {"batch", what.batch}, {"data", args.data}};
+              {"batch", what.batch}, {"data", what.options["data"]}};
   if (args.epochs > 0) {
     out["epochs"] = args.epochs;
     out["lr"] = args.lr;
@@ -306,7 +212,20 @@ json run(const arguments& args) {
 } // namespace
 
 int main(int argc, char** argv) {
-  const auto args = parse(argc, argv);
+  arguments args;
+  CLI::App app{"Training speed, or with --epochs accuracy.", "bench_train"};
+  app.add_option("--model", args.model)->check(CLI::IsMember({"mlp", "small", "cnn", "transformer"}))->capture_default_str();
+  app.add_option("--precision", args.precision)->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
+  app.add_option("--device", args.device, "cpu, cuda, cuda:1, a GPU's UUID")->capture_default_str();
+  app.add_option("--threads", args.threads)->check(CLI::Range(1u, 4096u))->capture_default_str();
+  app.add_option("--models", args.models, "Of each thread")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--seconds", args.seconds)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--epochs", args.epochs, "Measure accuracy after so many")->check(CLI::PositiveNumber);
+  app.add_option("--seeds", args.seeds, "With --epochs: how many trainings")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--lr", args.lr, "With --epochs")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--synthetic", args.synthetic, "Made-up data of the same shape instead of Fashion-MNIST or word lists");
+  app.add_flag("--json", args.as_json, "One JSON object");
+  CLI11_PARSE(app, argc, argv)
   try {
     const auto r = run(args);
     if (args.as_json) {

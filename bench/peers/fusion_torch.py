@@ -19,16 +19,22 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 # As in bench/fusion.cpp: widths of the hidden layers, batch.
 DENSE = {"tiny": ((16,), 8), "small": ((64, 64), 32), "mlp": ((256, 256), 128)}
-BATCH = {**{k: b for k, (_, b) in DENSE.items()}, "cnn": 128}
+BATCH = {**{k: b for k, (_, b) in DENSE.items()}, "cnn": 128, "transformer": 64}
 LR, MOMENTUM = 0.01, 0.9
+# Of the transformer, which trains with AdamW; the rest is PyTorch's default.
+ADAM_LR, DECAY, BETA1, BETA2, EPSILON = 0.001, 0.01, 0.9, 0.999, 1e-8
 
 
 def load(args, torch):
-    if args.data == "random":
-        g = torch.Generator().manual_seed(1)
+    import train_torch
+
+    g = torch.Generator().manual_seed(1)
+    if args.model == "transformer" and args.data == "random":
+        x, y = torch.randint(1, 256, (60000, train_torch.LENGTH), generator=g), torch.randint(5, (60000,), generator=g)
+        x[torch.arange(train_torch.LENGTH) >= torch.randint(8, train_torch.LENGTH + 1, (60000, 1), generator=g)] = 0  # padding
+    elif args.data == "random":
         x, y = torch.rand(60000, 784, generator=g), torch.randint(10, (60000,), generator=g)
     else:
-        import train_torch
         x, y = train_torch.load(args, "train")
     return x.to(args.device), y.to(args.device)
 
@@ -36,9 +42,9 @@ def load(args, torch):
 def make_model(name):
     from torch import nn
 
-    if name == "cnn":
+    if name in ("cnn", "transformer"):
         import train_torch
-        return train_torch.make_model("cnn")
+        return train_torch.make_model(name)
     widths = (784, *DENSE[name][0])
     layers = [m for a, b in zip(widths, widths[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
@@ -68,7 +74,10 @@ class Alone:
         self.models = [make_model(args.model).to(args.device) for _ in range(members)]
         self.steps = [torch.compile(m, mode="reduce-overhead" if args.device != "cpu" else None) if args.mode == "compile"
                       else m for m in self.models]
-        self.optimizers = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM) for m in self.models]
+        if args.model == "transformer":
+            self.optimizers = [torch.optim.AdamW(m.parameters(), lr=ADAM_LR, weight_decay=DECAY, fused=True) for m in self.models]
+        else:
+            self.optimizers = [torch.optim.SGD(m.parameters(), lr=LR, momentum=MOMENTUM) for m in self.models]
         self.loss = torch.nn.CrossEntropyLoss()
         self.batches = Batches(torch, len(x), BATCH[args.model], members, args.device)
 
@@ -79,6 +88,37 @@ class Alone:
             optimizer.step()
 
 
+class Sgd:
+    """With momentum, over all tensors in a few calls."""
+
+    def __init__(self, torch, params):
+        self.torch, self.params, self.momentum = torch, params, [torch.zeros_like(p) for p in params]
+
+    def step(self, grads):
+        with self.torch.no_grad():
+            self.torch._foreach_mul_(self.momentum, MOMENTUM)
+            self.torch._foreach_add_(self.momentum, grads)
+            self.torch._foreach_add_([p.data for p in self.params], self.momentum, alpha=-LR)
+
+
+class FusedAdamW:
+    """PyTorch's fused kernel over stacked tensors."""
+
+    def __init__(self, torch, params):
+        self.params = params
+        self.inner = torch.optim.AdamW(params, lr=ADAM_LR, weight_decay=DECAY, betas=(BETA1, BETA2), eps=EPSILON, fused=True,
+                                       capturable=params[0].is_cuda)
+
+    def step(self, grads):
+        for p, g in zip(self.params, grads):
+            p.grad = g.contiguous()
+        self.inner.step()
+
+
+def optimizer(torch, args, params):
+    return (FusedAdamW if args.model == "transformer" else Sgd)(torch, params)
+
+
 class Vmapped:
     def __init__(self, torch, args, x, y, members):
         from torch.func import functional_call, grad, stack_module_state, vmap
@@ -87,7 +127,7 @@ class Vmapped:
         models = [make_model(args.model).to(args.device) for _ in range(members)]
         params, _ = stack_module_state(models)
         self.params = {k: v.detach() for k, v in params.items()}
-        self.momentum = {k: torch.zeros_like(v) for k, v in self.params.items()}
+        self.optimizer = optimizer(torch, args, list(self.params.values()))
         base = make_model(args.model).to("meta")
 
         def loss(p, bx, by):
@@ -99,12 +139,64 @@ class Vmapped:
     def step(self):
         torch, rows = self.torch, self.batches.rows()
         grads = self.gradients(self.params, self.x[rows], self.y[rows])
-        keys = list(self.params)
-        v, g, p = ([d[k] for k in keys] for d in (self.momentum, grads, self.params))
-        with torch.no_grad():
-            torch._foreach_mul_(v, MOMENTUM)
-            torch._foreach_add_(v, g)
-            torch._foreach_add_(p, v, alpha=-LR)
+        self.optimizer.step([grads[k] for k in self.params])
+
+
+class Dense:
+    """K times y = x W + b as one batched product."""
+
+    def __init__(self, torch, add, layers):
+        self.torch = torch
+        self.w = add(torch.stack([m.weight.detach().t() for m in layers]).contiguous())
+        self.b = add(torch.stack([m.bias.detach() for m in layers]).unsqueeze(1))
+
+    def __call__(self, x):  # [K, rows, in]
+        return self.torch.baddbmm(self.b, x, self.w)
+
+
+class Norm:
+    """One normalisation over all members' rows; scale and shift are each member's own."""
+
+    def __init__(self, torch, add, layers):
+        self.torch = torch
+        self.w, self.b = (add(torch.stack([getattr(m, n).detach() for m in layers]).unsqueeze(1)) for n in ("weight", "bias"))
+
+    def __call__(self, x):
+        return self.torch.addcmul(self.b, self.torch.nn.functional.layer_norm(x, x.shape[-1:]), self.w)
+
+
+class StackedTransformer:
+    """train_torch.transformer_class for K members, [K, texts * tokens, width]: batched products, one attention over all."""
+
+    def __init__(self, torch, models, params):
+        def add(p):
+            params.append(torch.nn.Parameter(p.clone()))
+            return params[-1]
+
+        self.torch, self.k = torch, len(models)
+        self.tokens = add(torch.cat([m.tokens.detach() for m in models]))
+        self.positions = add(torch.stack([m.positions.detach() for m in models]))
+        self.vocabulary = models[0].tokens.shape[0]
+        self.first = torch.arange(self.k, device=self.tokens.device).view(-1, 1, 1) * self.vocabulary
+        self.layers = [{name: kind(torch, add, [getattr(m.layers[i], name) for m in models])
+                        for name, kind in (("norm1", Norm), ("qkv", Dense), ("projection", Dense), ("norm2", Norm), ("up", Dense),
+                                           ("down", Dense))} for i in range(len(models[0].layers))]
+        self.norm, self.output = Norm(torch, add, [m.norm for m in models]), Dense(torch, add, [m.output for m in models])
+
+    def __call__(self, tokens, heads=4):  # [K, texts, tokens]
+        functional, (k, n, t) = self.torch.nn.functional, tokens.shape
+        real = tokens != 0
+        mask = real.view(k * n, 1, 1, t)
+        x = functional.embedding(tokens + self.first, self.tokens) + self.positions.unsqueeze(1)
+        x = x.view(k, n * t, -1)
+        d = x.shape[2]
+        for at in self.layers:
+            q, key, v = at["qkv"](at["norm1"](x)).view(k * n, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(q, key, v, attn_mask=mask)
+            x = x + at["projection"](mixed.transpose(1, 2).reshape(k, n * t, d))
+            x = x + at["down"](functional.gelu(at["up"](at["norm2"](x)), approximate="tanh"))
+        share = real / real.sum(2, keepdim=True)
+        return self.output((self.norm(x).view(k, n, t, d) * share.unsqueeze(3)).sum(2))
 
 
 class Stacked:
@@ -115,7 +207,8 @@ class Stacked:
         self.b = BATCH[args.model]
         models = [make_model(args.model).to(args.device) for _ in range(members)]
         self.plan, self.params = [], []
-        for layer in zip(*[list(m) for m in models]):
+        self.transformer = StackedTransformer(torch, models, self.params) if args.model == "transformer" else None
+        for layer in zip(*[list(m) for m in models]) if not self.transformer else ():
             first = layer[0]
             if isinstance(first, torch.nn.Linear):
                 w = torch.stack([m.weight.detach().t() for m in layer]).contiguous()
@@ -125,7 +218,7 @@ class Stacked:
                 self.add("conv", torch.cat([m.weight.detach() for m in layer]), torch.cat([m.bias.detach() for m in layer]))
             else:
                 self.plan.append((type(first).__name__, None))
-        self.momentum = [torch.zeros_like(p) for p in self.params]
+        self.optimizer = optimizer(torch, args, self.params)
         self.batches = Batches(torch, len(x), self.b, members, args.device)
         self.rows = torch.empty(members * self.b, dtype=torch.long, device=args.device)
         self.graph = self.capture() if args.mode == "graph" else None
@@ -137,6 +230,8 @@ class Stacked:
 
     def forward(self, h):
         torch, k, b = self.torch, self.k, self.b
+        if self.transformer:
+            return self.transformer(h)
         for kind, at in self.plan:
             if kind == "linear":
                 h = torch.baddbmm(self.params[at + 1], h, self.params[at])
@@ -157,10 +252,7 @@ class Stacked:
         out = self.forward(self.x[self.rows].view(self.k, self.b, -1))
         loss = torch.nn.functional.cross_entropy(out.reshape(self.k * self.b, -1), self.y[self.rows]) * self.k
         grads = torch.autograd.grad(loss, self.params)
-        with torch.no_grad():
-            torch._foreach_mul_(self.momentum, MOMENTUM)
-            torch._foreach_add_(self.momentum, grads)
-            torch._foreach_add_([p.data for p in self.params], self.momentum, alpha=-LR)
+        self.optimizer.step(grads)
 
     def capture(self):
         torch = self.torch
@@ -228,6 +320,7 @@ def main():
     p.add_argument("--warm-up", type=int, default=16)
     p.add_argument("--data", default=os.path.join(os.environ.get("TROUPE_DATA_DIR") or "/usr/share/datasets", "fashion-mnist"),
                    help="folder of Fashion-MNIST, or \"random\"")
+    p.add_argument("--words", default="/usr/share/dict", help="the folder of the transformer's word lists")
     args = p.parse_args()
     if args.mode == "graph" and args.device == "cpu":
         p.error("--mode graph needs --device cuda")

@@ -9,6 +9,7 @@ thread here and would be no fair peer. Prints one line of JSON.
 """
 import argparse
 import collections
+import functools
 import gzip
 import json
 import multiprocessing
@@ -77,7 +78,8 @@ def load_words(folder, part):
     return torch.from_numpy(x), torch.tensor(labels)
 
 
-def make_transformer(vocabulary=256, width=64, heads=4, layers=2, hidden=256, classes=len(LANGUAGES)):
+@functools.cache  # one class, so that models of it can be stacked
+def transformer_class(vocabulary=256, width=64, heads=4, layers=2, hidden=256, classes=len(LANGUAGES)):
     """Troupe's transformer, from PyTorch's fastest pieces: one product for queries, keys and values, and its own attention."""
     import torch
     from torch import nn
@@ -116,7 +118,7 @@ def make_transformer(vocabulary=256, width=64, heads=4, layers=2, hidden=256, cl
             share = real / real.sum(1, keepdim=True)
             return self.output((self.norm(x) * share.unsqueeze(2)).sum(1))
 
-    return Classifier()
+    return Classifier
 
 
 def load(args, part):
@@ -141,7 +143,7 @@ def make_model(name):
     from torch import nn
 
     if name == "transformer":
-        return make_transformer()
+        return transformer_class()()
     if name == "cnn":
         return nn.Sequential(
             nn.Unflatten(1, (1, 28, 28)),
