@@ -171,7 +171,11 @@ void record_pages::divide(std::int64_t rows) {
 bool record_pages::give_up_frame() {
   if (frames_.size() < 2)
     return false;
-  const auto f = find_frame(shared_);
+  auto f = find_frame(shared_);
+  if (f < 0) { // what used the page in it is enqueued, as in `use`
+    in_use_ = -1;
+    f = find_frame(shared_);
+  }
   if (f < 0)
     return false;
   take_hosts();

@@ -44,8 +44,8 @@ public:
   void resize(std::int64_t rows, std::int64_t kept);
   /// Makes several pages of the one there is, so that they can take turns; `rows` divides its rows.
   void divide(std::int64_t rows);
-  /// Gives the device memory of one page that is not in use back; false if there is none to give: what was divided lies in one
-  /// piece.
+  /// Gives the device memory of one page back, behind whatever uses it; false if there is none to give: the last one, and what
+  /// was divided, which lies in one piece. No row is in use then.
   bool give_up_frame();
 
   /// A row in device memory, for operations enqueued from now on; its page is in use until the next `enter` or `row` of another

@@ -554,4 +554,19 @@ TEST_CASE("on an emulated GPU members whose states take turns train as they woul
     CHECK(alone.hash(0) == b.hash(k));
   }
 }
+
+TEST_CASE("on an emulated GPU members divided and swapped and staged and captured train as each would alone") {
+  network_spec tiny; // an emulated thread is slow
+  tiny.hidden = {12};
+  std::uint64_t seed = 600;
+  for (const bool staged : {false, true}) {
+    const auto budget = size_of_group(tiny, optimizer_kind::sgd, 0, true, 1) + (staged ? 12'500 : 4000);
+    const auto did = random_company(seed, tiny, optimizer_kind::sgd, {.block = 0, .emulated = true, .budget = budget, .staged = staged,
+                                                                      .capture = capture_mode::always}, 40, 1e-3);
+    seed += 2;
+    CHECK(did.swaps_in > 10);
+    CHECK(did.launches > did.captures);
+    CHECK((did.staged_bytes > 0) == staged);
+  }
+}
 #endif
