@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -47,6 +48,9 @@ private:
   void take(std::span<const std::int64_t> members, std::span<fused_run> runs, std::uint64_t steps);
   void run_turns(context& ctx, std::span<fused_run> runs);
   void run_at_once(context& ctx, std::span<fused_run> runs);
+  std::size_t next_turn();
+  void end_turn(std::int64_t member);
+  bool is_done(std::int64_t member, std::span<const fused_run> runs) const;
   bool one_is_done(std::span<const std::int64_t> members, std::span<const fused_run> runs) const;
   std::uint64_t chunk(std::span<const std::int64_t> members, std::span<const fused_run> runs) const;
   void adapt_chunk(std::uint64_t done, clock::duration took);
@@ -57,8 +61,10 @@ private:
   std::vector<training_group::losses> losses_;
   /// Members whose last run has ended, as long as they stay as they are; with what was measured of them.
   std::map<std::int64_t, std::optional<measured>> standing_;
-  std::int64_t next_ = 0;           ///< the member whose turn it is
-  clock::duration had_{};           ///< of its turn
+  std::int64_t next_ = -1;          ///< one of those whose turn was cut short; -1: nobody's
+  clock::duration had_{};           ///< of that turn
+  std::vector<std::uint64_t> served_; ///< by member: when its newest turn ended
+  std::uint64_t turn_clock_ = 0;
   std::uint64_t chunk_ = 1;
 };
 
@@ -223,26 +229,49 @@ void model_group::take(std::span<const std::int64_t> members, std::span<fused_ru
   }
 }
 
+bool model_group::is_done(std::int64_t member, std::span<const fused_run> runs) const {
+  const auto& r = runs[run_of_[static_cast<std::size_t>(member)]];
+  return r.failure != nullptr || r.report.steps >= r.max_steps;
+}
+
 bool model_group::one_is_done(std::span<const std::int64_t> members, std::span<const fused_run> runs) const {
-  return std::any_of(members.begin(), members.end(), [&](std::int64_t member) {
-    const auto& r = runs[run_of_[static_cast<std::size_t>(member)]];
-    return r.failure != nullptr || r.report.steps >= r.max_steps;
-  });
+  return std::any_of(members.begin(), members.end(), [&](std::int64_t member) { return is_done(member, runs); });
+}
+
+/// The turn that was cut short, else the one whose members have waited longest: members end, leave and come back between any two
+/// turns, so there is no order in which to go on.
+std::size_t model_group::next_turn() {
+  std::size_t best = 0;
+  auto oldest = std::numeric_limits<std::uint64_t>::max();
+  for (std::size_t i = 0; i < group.turns(); ++i)
+    for (const auto member : group.turn(i)) {
+      if (member == next_)
+        return i;
+      const auto at = static_cast<std::size_t>(member);
+      const auto served = at < served_.size() ? served_[at] : 0;
+      if (served < oldest) {
+        oldest = served;
+        best = i;
+      }
+    }
+  had_ = {};
+  return best;
+}
+
+void model_group::end_turn(std::int64_t member) {
+  const auto at = static_cast<std::size_t>(member);
+  if (served_.size() <= at)
+    served_.resize(at + 1);
+  served_[at] = ++turn_clock_;
 }
 
 /// Each turn's members have the caches to themselves for a while, as they would have alone, and their states the device's memory
 /// where there is not enough for all.
 void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
   const auto n = group.turns();
-  std::size_t at = 0;
-  for (std::size_t i = 0; i < n; ++i)
-    if (const auto who = group.turn(i); std::find(who.begin(), who.end(), next_) != who.end())
-      at = i;
-  if (group.turn(at).front() != next_)
-    had_ = {};
-  for (;; at = (at + 1) % n, had_ = {}) {
+  for (;;) {
+    const auto at = next_turn();
     const auto who = group.turn(at);
-    next_ = who.front();
     const auto whole = std::max<clock::duration>(turn_time * static_cast<int>(who.size()), swaps_a_turn * group.swap_time());
     for (auto now = clock::now(), end = now + whole - had_; n == 1 || now < end; now = clock::now()) {
       try {
@@ -257,11 +286,20 @@ void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
           runs[run_of_[static_cast<std::size_t>(member)]].failure = std::current_exception();
       }
       const bool over = one_is_done(who, runs);
-      if (over || ctx.should_yield()) {
-        had_ = whole - (end - clock::now());
-        return;
-      }
+      if (!over && !ctx.should_yield())
+        continue;
+      had_ = whole - (end - clock::now());
+      next_ = -1;
+      for (const auto member : who)
+        if (is_done(member, runs))
+          end_turn(member);
+        else
+          next_ = member;
+      return;
     }
+    next_ = -1;
+    for (const auto member : who)
+      end_turn(member);
   }
 }
 

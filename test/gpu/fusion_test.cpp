@@ -391,6 +391,40 @@ TEST_CASE("workloads of a group may be dropped on another thread or after their 
   c.reset();
 }
 
+TEST_CASE("a trainer whose turn is behind those of others that end and begin again has its turn too") {
+  slot s;
+  std::vector<std::shared_ptr<hosted>> who;
+  for (std::size_t i = 0; i < 4; ++i) {
+    who.push_back(s.build("mlp", small_mlp(), i));
+    // Another momentum each, so that each has a turn of its own.
+    s.task([&](context& ctx) { who[i]->work->set(ctx, {{"momentum", 0.1 * static_cast<double>(i)}, {"clip_norm", 0.0}, {"dropout", 0.0}}); });
+  }
+  std::promise<void> go;
+  s.worker.post([f = go.get_future().share()](context&) { f.wait(); }, nullptr);
+  auto busy = s.start(who[0], 1'000'000);
+  // Two that take turns in being there: who ends lets the other begin.
+  int rounds = 0;
+  std::promise<void> all_done;
+  std::function<void(std::size_t)> begin = [&](std::size_t i) {
+    s.worker.run(who[i], 1, [&, i](run_outcome) { ++rounds < 50 ? begin(3 - i) : all_done.set_value(); });
+  };
+  begin(1);
+  int before_it = 0;
+  std::promise<void> had_turn;
+  s.worker.run(who[3], 1, [&](run_outcome) {
+    before_it = rounds;
+    had_turn.set_value();
+  });
+  go.set_value();
+  had_turn.get_future().wait();
+  all_done.get_future().wait();
+  s.worker.interrupt(who[0]);
+  CHECK(busy.get().interrupted);
+  CHECK(before_it < 5);
+  for (auto& w : who)
+    s.drop(w);
+}
+
 namespace {
 
 /// A user's model: one matrix and a bias, softmax regression.
