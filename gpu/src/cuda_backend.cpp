@@ -4,6 +4,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend.hpp"
@@ -136,8 +137,9 @@ public:
   ~cuda_backend() override {
     const device_scope scope(ordinal_);
     blas_.reset();
-    if (copies_end_ != nullptr)
-      (void)cudaEventDestroy(copies_end_);
+    for (auto e : {allocated_, copies_end_})
+      if (e != nullptr)
+        (void)cudaEventDestroy(e);
     if (workspace_ != nullptr)
       (void)cudaFreeAsync(workspace_, device_->stream);
     device_.reset();
@@ -297,6 +299,8 @@ protected:
     }
     check_cuda(rc, label(), "cudaMallocFromPoolAsync");
     note_reserved();
+    if (copies_end_ != nullptr)
+      note_allocated();
     return p;
   }
   void free(void* data, std::size_t) noexcept override {
@@ -351,10 +355,21 @@ private:
     // The workspace goes with the context's own memory.
     reserved_.store(bytes > workspace_bytes_ ? bytes - workspace_bytes_ : 0, std::memory_order_relaxed);
   }
-  /// From now on memory that is freed may be in use by one.
+  /// From now on memory that is freed may be in use by one. And memory that was allocated since the newest one is, until the
+  /// first queue comes to its allocation, still its last user's.
   void begin_copies() {
-    if (copies_end_ == nullptr)
-      check_cuda(cudaEventCreateWithFlags(&copies_end_, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+    if (copies_end_ == nullptr) {
+      for (auto* e : {&allocated_, &copies_end_})
+        if (*e == nullptr)
+          check_cuda(cudaEventCreateWithFlags(e, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+      note_allocated();
+    }
+    if (std::exchange(allocated_since_, false))
+      check_cuda(cudaStreamWaitEvent(device_->copies, allocated_, 0), label(), "cudaStreamWaitEvent");
+  }
+  void note_allocated() noexcept { // where it fails the device is lost, as the next call tells
+    (void)cudaEventRecord(allocated_, device_->stream);
+    allocated_since_ = true;
   }
   /// Makes the pool's memory readable by another device, where the two are linked; elsewhere the driver copies through the host.
   /// Any thread.
@@ -382,6 +397,8 @@ private:
   std::atomic<std::uint64_t> reserved_{0};
   std::optional<streams_and_pool> device_;
   cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies on the second queue
+  cudaEvent_t allocated_ = nullptr;  // the newest allocation's place on the first
+  bool allocated_since_ = false;     // the second has not waited for it
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;

@@ -211,7 +211,7 @@ public:
   // -- copies beside the computation -----------------------------------------------------------------------------------
 
   /// Enqueued on the second queue. `pinned` lies in an `allocate_host` buffer and stays untouched until a marker set
-  /// afterwards has passed. Neither waits for operations: mark them and let the copies wait.
+  /// afterwards has passed. They come after allocations, but wait for no operations: mark them and let the copies wait.
   void upload_async(void* dst, const void* pinned, std::size_t bytes);
   void download_async(void* pinned, const void* src, std::size_t bytes);
   /// `at` now stands for the end of what is enqueued on `q`.
