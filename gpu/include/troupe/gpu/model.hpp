@@ -119,7 +119,7 @@ public:
     std::int64_t rows = 0;
     bool training = true;          ///< batch statistics and dropout
     bool move_statistics = true;   ///< training only: running statistics follow
-    bool dropout = false;          ///< training only: some member's rate is not 0
+    bool dropout = false;          ///< training only: some member's rate is not 0. It changes nothing for one whose rate is 0
     const member_params* params = nullptr;
     member_counters* counters = nullptr;
     const std::uint8_t* active = nullptr;

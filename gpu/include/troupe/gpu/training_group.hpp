@@ -33,12 +33,13 @@ struct group_options {
 ///
 /// A member's state (weights, moments, statistics) is one record in a slab, its hyperparameters and counters lie in device
 /// memory, so that a member is moved by one copy and a push is one small copy. Records are dense: the last one takes the place
-/// of one that leaves. A step allocates nothing and waits for nothing. All random numbers are functions of (a member's seed, its
-/// counters), so a member's training does not depend on how its steps are grouped into calls, nor on the company it keeps: bit
+/// of one that leaves. A step allocates nothing, and waits for nothing but the place of batches that come from the host. All random
+/// numbers are functions of (a member's seed, its counters), so a member's training does not depend on how its steps are grouped into calls, nor on the company it keeps: bit
 /// for bit on the CPU, within rounding on a GPU.
 ///
 /// On a GPU the active members step at once, in capacities of powers of two; a full group doubles. On the CPU they step in turns,
-/// blocks of a few where models are so small that one call over several is faster than several calls, else one by one.
+/// blocks of a few where models are so small that one call over several is faster than several calls, else one by one. A
+/// block has only members that would call the same operations alone.
 ///
 /// Where the slot's budget has no room for all states, members still join: states take turns in device memory, the one needed
 /// longest ago goes to pinned host memory, and what the next turn needs comes while this one computes. Where the data set is
