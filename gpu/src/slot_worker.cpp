@@ -220,6 +220,17 @@ struct slot_worker::impl {
     return at;
   }
 
+  /// Turns are shared among equals: on a CPU those that run as one take turns within theirs, and on a GPU each costs the others
+  /// something.
+  bool goes_with_front(const queued_run& r) const noexcept {
+    return together != nullptr && fusion_of(r) == together && r.hint.priority == current.front().hint.priority;
+  }
+
+  /// Someone who goes before those that have the device waits for it.
+  bool is_outranked() const noexcept {
+    return !current.empty() && !runs.empty() && runs.front().hint.priority > current.front().hint.priority;
+  }
+
   /// A waiting run gets a turn: its share of the slice begins.
   void admit(run_list::iterator r, clock::time_point now, clock::time_point& slice_end) {
     r->who->wait_seconds += seconds(now - r->since);
@@ -238,7 +249,7 @@ struct slot_worker::impl {
     together = fusion_of(current.front());
     for (auto r = std::next(current.begin()); r != current.end();) { // a task may have changed someone's workload
       const auto next = std::next(r);
-      if (together == nullptr || fusion_of(*r) != together)
+      if (!goes_with_front(*r))
         send_back(r, now);
       r = next;
     }
@@ -249,7 +260,7 @@ struct slot_worker::impl {
       return;
     joining.clear();
     for (auto r = runs.begin(); r != runs.end(); ++r)
-      if (fusion_of(*r) == together)
+      if (goes_with_front(*r))
         joining.emplace_back(rank(*r, joining.size()), r);
     const auto room = std::min(joining.size(), most - current.size());
     std::partial_sort(joining.begin(), joining.begin() + static_cast<std::ptrdiff_t>(room), joining.end(),
@@ -373,7 +384,7 @@ struct slot_worker::impl {
       count.fused_steps += steps;
     }
     retire(ended_at);
-    if (!current.empty() && ended_at >= slice_end) {
+    if (!current.empty() && (ended_at >= slice_end || is_outranked())) {
       if (runs.empty())
         slice_end = ended_at + config.slice * static_cast<int>(current.size());
       else

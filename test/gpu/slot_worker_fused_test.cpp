@@ -113,6 +113,35 @@ TEST_CASE("runs that fit together run as one and each ends with its own steps") 
   CHECK(c.fused_members == 4 + 3 + 2);
 }
 
+TEST_CASE("a run of a higher priority shares its turns with none below and takes over from them at once") {
+  slot_worker w(cpu_slot(), {.slice = std::chrono::seconds(60)});
+  gate g;
+  std::vector<std::pair<std::size_t, std::uint64_t>> seen; // members of each step, and steps left of the first
+  auto t = std::make_shared<team>([&](context&, std::span<fused_run> runs, std::uint64_t step) {
+    seen.emplace_back(runs.size(), runs.front().max_steps);
+    if (step == 13)
+      g.pass();
+  });
+  held h(w);
+  auto low = start(w, host(t), 40), also_low = start(w, host(t), 40), high = start(w, host(t), 10, {5, false});
+  h.release();
+  g.reached.wait(); // in the third step of those below
+  CHECK(high.get().steps == 10);
+  auto higher = start(w, host(t), 4, {7, false}), as_high = start(w, host(t), 4, {7, false});
+  g.open_promise.set_value();
+  CHECK(higher.get().steps == 4);
+  CHECK(as_high.get().steps == 4);
+  CHECK(low.get().steps == 40);
+  CHECK(also_low.get().steps == 40);
+  REQUIRE(seen.size() == 10 + 40 + 4);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    CAPTURE(i);
+    CHECK(seen[i].first == (i < 10 ? 1 : 2));
+    const bool of_higher = i >= 13 && i < 17;
+    CHECK((seen[i].second == 4) == of_higher);
+  }
+}
+
 TEST_CASE("the time of those that run as one is shared by their steps") {
   slot_worker w(cpu_slot());
   auto t = std::make_shared<team>([](context&, std::span<fused_run> runs, std::uint64_t) {

@@ -56,8 +56,8 @@ core::error current_error(bool* device_lost = nullptr) noexcept;
 /// slice, in the order they came. A run keeps its place until its steps are done or it is interrupted, so a
 /// lone trainer costs no hand-over between slices, and a run that waits is ended at once by an interrupt. A
 /// task or an interrupt that arrives during a slice is served after the step at hand; the slice then goes on
-/// with what is left of it. Runs whose workloads are `fused_with` the same take their turns as one, as long as
-/// all their turns together; each has its own outcome, and others join between two steps. Completions are called on the slot's thread and must only post (they may not
+/// with what is left of it. Runs of one priority whose workloads are `fused_with` the same take their turns as one, as long as
+/// all their turns together, unless one of a higher priority comes; each has its own outcome, and others join between two steps. Completions are called on the slot's thread and must only post (they may not
 /// block or throw).
 class slot_worker {
 public:
