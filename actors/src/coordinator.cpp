@@ -150,9 +150,21 @@ void coordinator::take_over_record() {
   }
 }
 
-void coordinator::on_node(std::uint32_t number, std::size_t slots) {
-  nodes_.insert(number);
-  event("node_joined", {{"node", number}, {"slots", slots}});
+void coordinator::on_node(const node_up& x) {
+  nodes_.insert(x.node);
+  auto& p = processes_[x.node] = {x.agent, {}};
+  for (const auto& s : x.slots) {
+    slot_info info;
+    info.name = std::to_string(x.node) + "/" + std::to_string(s.index);
+    info.node = x.node;
+    info.device = s.kind == "cuda" ? "cuda:" + std::to_string(s.ordinal) : s.device;
+    info.device_id = s.device;
+    info.model = s.name;
+    info.memory_budget = s.memory_budget;
+    info.alive = s.alive;
+    p.slots.push_back(std::move(info));
+  }
+  event("node_joined", {{"node", x.node}, {"slots", x.slots.size()}});
   const auto expected = host_.options.other_nodes + (host_.options.slots.empty() ? 0u : 1u);
   if (launched_ || nodes_.size() < expected)
     return;
@@ -170,6 +182,11 @@ void coordinator::on_node(std::uint32_t number, std::size_t slots) {
 
 void coordinator::on_node_lost(std::uint32_t number, const std::string& reason) {
   nodes_.erase(number);
+  if (const auto i = processes_.find(number); i != processes_.end()) {
+    i->second.agent = node_agent_actor{};
+    for (auto& s : i->second.slots)
+      s.alive = false;
+  }
   for (auto& t : trainers_)
     if (t.kept && t.kept.node == number)
       t.kept = {};
@@ -177,6 +194,8 @@ void coordinator::on_node_lost(std::uint32_t number, const std::string& reason) 
 }
 
 void coordinator::on_slot_lost(std::uint32_t node, std::uint32_t slot, const std::string& reason) {
+  if (const auto i = processes_.find(node); i != processes_.end() && slot < i->second.slots.size())
+    i->second.slots[slot].alive = false;
   event("slot_lost", {{"node", node}, {"slot", slot}, {"reason", reason}});
 }
 

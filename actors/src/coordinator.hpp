@@ -56,7 +56,7 @@ public:
   // -- told by the session and the supervisor
   // ------------------------------------------------------------------------
   void start(caf::actor supervisor);
-  void on_node(std::uint32_t number, std::size_t slots);
+  void on_node(const node_up& x);
   void on_node_lost(std::uint32_t number, const std::string& reason);
   void on_slot_lost(std::uint32_t node, std::uint32_t slot, const std::string& reason);
   void on_placed(const trainer_ref& who, const std::string& where);
@@ -164,6 +164,12 @@ private:
     core::decision what;
     std::set<core::trainer_id> waiting;
     std::map<core::trainer_id, state_ref> states;
+  };
+
+  /// A process with slots, for those who ask how the run is; it stays in the list when it is lost.
+  struct host_process {
+    node_agent_actor agent; ///< null: lost
+    std::vector<slot_info> slots;
   };
 
   // coordinator.cpp: facts, places, alarms
@@ -290,6 +296,7 @@ private:
   std::set<core::trainer_id> starting_first_; ///< of the first ones, not up yet
   bool launched_ = false, begun_ = false, interrupt_asked_ = false, interrupting_ = false, ended_ = false;
   std::set<std::uint32_t> nodes_;
+  std::map<std::uint32_t, host_process> processes_;
   std::size_t live_ = 0;
   std::uint64_t dropped_ = 0;
   core::error run_failure_;

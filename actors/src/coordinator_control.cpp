@@ -357,6 +357,8 @@ run_status coordinator::status_now() const {
   s.experiment = exp_.name;
   for (const auto& t : trainers_)
     s.trainers.push_back(info_of(t));
+  for (const auto& [number, p] : processes_)
+    s.slots.insert(s.slots.end(), p.slots.begin(), p.slots.end());
   s.open_round = engine_.open_round();
   s.rounds = engine_.rounds();
   s.dropped = dropped_ + engine_.dropped();
@@ -364,14 +366,77 @@ run_status coordinator::status_now() const {
   return s;
 }
 
-/// Asks every trainer for the step it is at; one that does not answer in time appears as it was last heard
-/// of.
+namespace {
+
+using answers = std::map<std::uint32_t, node_status>;
+
+/// What its process says of a slot.
+void fill(slot_info& s, const slot_status& x) {
+  s.answered = true;
+  s.alive = s.alive && x.alive;
+  s.trainers = x.trainers;
+  s.running = x.running;
+  s.waiting = x.waiting;
+  s.steps = x.steps;
+  s.slices = x.slices;
+  s.fused_steps = x.fused_steps;
+  s.fused_slices = x.fused_slices;
+  s.fused_members = x.fused_members;
+  s.busy_seconds = x.busy_seconds;
+  s.idle_seconds = x.idle_seconds;
+  s.memory_used = x.memory_used;
+  s.memory_peak = x.memory_peak;
+  s.memory_budget = x.memory_budget;
+  s.pinned_used = x.device.pinned_used;
+  s.pinned_budget = x.device.pinned_budget;
+  s.pages_out = x.device.swaps_out;
+  s.pages_in = x.device.swaps_in;
+  s.paged_bytes = x.device.swapped_bytes;
+  s.staged_bytes = x.device.staged_bytes;
+  s.captures = x.device.captures;
+  s.launches = x.device.launches;
+  s.capture_fault = x.device.capture_fault;
+}
+
+void fill(std::vector<slot_info>& slots, const answers& from) {
+  std::uint32_t node = 0;
+  std::size_t at = 0; // in its node
+  for (auto& s : slots) {
+    at = s.node == node ? at : 0;
+    node = s.node;
+    if (const auto i = from.find(node); i != from.end() && at < i->second.slots.size())
+      fill(s, i->second.slots[at]);
+    ++at;
+  }
+}
+
+} // namespace
+
+/// Asks every trainer for the step it is at, and every process for its slots; a trainer that does not answer in time appears as it
+/// was last heard of, a slot without its counters.
 void coordinator::collect_status(std::function<void(run_status)> then) {
   auto missing = std::make_shared<std::size_t>(1);
-  auto one_less = [this, missing, then = std::move(then)] {
-    if (--*missing == 0)
-      then(status_now());
+  auto heard = std::make_shared<answers>();
+  auto one_less = [this, missing, heard, then = std::move(then)] {
+    if (--*missing > 0)
+      return;
+    auto s = status_now();
+    fill(s.slots, *heard);
+    then(std::move(s));
   };
+  for (const auto& [number, p] : processes_) {
+    if (!p.agent)
+      continue;
+    ++*missing;
+    mail(self_, query_node{number})
+        .request(p.agent, status_timeout)
+        .then(
+            [heard, one_less, n = number](const node_status& x) {
+              heard->emplace(n, x);
+              one_less();
+            },
+            [one_less](const caf::error&) { one_less(); });
+  }
   for (auto& t : trainers_) {
     if (!t.hdl)
       continue;

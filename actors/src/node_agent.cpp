@@ -45,7 +45,7 @@ public:
                                    }),
                         true});
       hello.slots.push_back({static_cast<std::uint32_t>(i), o.device.id, std::string{gpu::to_string(o.device.kind)},
-                             o.device.name, o.memory_budget, true});
+                             o.device.name, o.memory_budget, true, static_cast<std::uint32_t>(o.device.ordinal)});
     }
     if (setup_.observer)
       mail(self_, std::move(hello)).send(setup_.observer);
@@ -266,10 +266,10 @@ private:
       auto s = status_of(*setup_.slots[i]);
       s.index = static_cast<std::uint32_t>(i);
       s.alive = slots_[i].alive;
-      for (const auto& [k, t] : trainers_)
-        s.trainers += t.slot == i;
-      out.slots.push_back(s);
+      out.slots.push_back(std::move(s));
     }
+    for (const auto& [k, t] : trainers_)
+      ++out.slots[t.slot].trainers;
     const auto c = setup_.blobs->snapshot();
     out.blobs = c.blobs;
     out.blob_bytes = c.bytes;

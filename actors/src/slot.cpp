@@ -94,6 +94,7 @@ slot_status status_of(const gpu::slot_worker& worker) {
   const auto c = worker.snapshot();
   slot_status out;
   out.index = worker.options().index;
+  out.running = c.running;
   out.waiting = c.waiting;
   out.steps = c.steps;
   out.slices = c.slices;

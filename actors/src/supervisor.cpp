@@ -37,7 +37,7 @@ void supervisor::on_node(const node_up& x) {
     on_node_down(number, is_node_loss(why) ? "the connection to its process is lost"
                                            : "its agent ended: " + error_text(why));
   });
-  tell([number = x.node, slots = x.slots.size()](coordinator& c) { c.on_node(number, slots); });
+  tell([x](coordinator& c) { c.on_node(x); });
   place_waiting();
 }
 

@@ -95,8 +95,12 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
     sub->add_option("--trainer,-t", control.trainer, text)->type_name("NAME");
   };
   using verb = control_arguments::verb;
-  add_verb(verb::status, "status", "Show what a run's trainers are doing")
-      ->footer("Example:\n  troupe status runs/three_networks-1 --json");
+  add_verb(verb::status, "status", "Show what a run's trainers and slots are doing")
+      ->footer("Slots: trainers on it; running: have the device at this moment; waiting: for their turn; busy: share of the time\n"
+               "since the slot was opened; fused: share of the steps that several trainers made as one; memory: used, of the\n"
+               "budget if there is one; pages: states that went to host memory and came back.\n\n"
+               "Examples:\n  troupe status runs/three_networks-1\n"
+               "  troupe status runs/three_networks-1 --json | jq '.slots[] | [.slot, .device, .trainers, .memory_used]'");
   auto* pause = add_verb(verb::pause, "pause", "Pause trainers between two steps; `troupe resume` unpauses");
   add_trainer(pause, "Only this trainer (default: all)");
   pause->footer("Examples:\n  troupe pause runs/three_networks-1\n  troupe pause runs/three_networks-1 --trainer fast");
@@ -115,7 +119,7 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
   add->footer("Example:\n  troupe add runs/three_networks-1 '{\"name\": \"late\", \"hyperparameters\": {\"lr\": 0.02}}'");
 
   doctor_arguments doctor;
-  auto* doctor_app = app.add_subcommand("doctor", "List devices, versions and data, and why no GPU is used");
+  auto* doctor_app = app.add_subcommand("doctor", "List devices and what a slot on each gets, versions, data, and why no GPU is used");
   doctor_app->add_flag("--json", doctor.json, "Print one JSON object");
   doctor_app->footer("Example:\n  troupe doctor");
 

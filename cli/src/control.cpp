@@ -26,11 +26,60 @@ constexpr std::array states{actors::trainer_state::starting,   actors::trainer_s
                             actors::trainer_state::finished,   actors::trainer_state::stopped,  actors::trainer_state::failed,
                             actors::trainer_state::interrupted};
 
+/// Counters that are not known are left out.
+json to_json(const actors::slot_info& s) {
+  json x{{"slot", s.name},   {"node", s.node},   {"device", s.device},       {"device_id", s.device_id},
+         {"model", s.model}, {"alive", s.alive}, {"answered", s.answered}, {"memory_budget", s.memory_budget}};
+  if (s.answered)
+    x.update({{"trainers", s.trainers},           {"running", s.running},
+              {"waiting", s.waiting},             {"steps", s.steps},
+              {"slices", s.slices},               {"fused_steps", s.fused_steps},
+              {"fused_slices", s.fused_slices},   {"fused_members", s.fused_members},
+              {"busy_seconds", s.busy_seconds},   {"idle_seconds", s.idle_seconds},
+              {"memory_used", s.memory_used},     {"memory_peak", s.memory_peak},
+              {"pinned_used", s.pinned_used},     {"pinned_budget", s.pinned_budget},
+              {"pages_out", s.pages_out},         {"pages_in", s.pages_in},
+              {"paged_bytes", s.paged_bytes},     {"staged_bytes", s.staged_bytes},
+              {"captures", s.captures},           {"launches", s.launches}});
+  if (!s.capture_fault.empty())
+    x["capture_fault"] = s.capture_fault;
+  return x;
+}
+
+actors::slot_info slot_from_json(const json& x) {
+  actors::slot_info s;
+  s.name = x.at("slot").get<std::string>();
+  s.node = x.at("node").get<std::uint32_t>();
+  s.device = x.at("device").get<std::string>();
+  s.device_id = x.at("device_id").get<std::string>();
+  s.model = x.at("model").get<std::string>();
+  s.alive = x.at("alive").get<bool>();
+  s.answered = x.at("answered").get<bool>();
+  s.memory_budget = x.at("memory_budget").get<std::uint64_t>();
+  if (!s.answered)
+    return s;
+  s.trainers = x.at("trainers").get<std::uint32_t>();
+  using number = std::pair<const char*, std::uint64_t*>;
+  for (auto [key, to] : {number{"running", &s.running}, number{"waiting", &s.waiting}, number{"steps", &s.steps},
+                         number{"slices", &s.slices}, number{"fused_steps", &s.fused_steps},
+                         number{"fused_slices", &s.fused_slices}, number{"fused_members", &s.fused_members},
+                         number{"memory_used", &s.memory_used}, number{"memory_peak", &s.memory_peak},
+                         number{"pinned_used", &s.pinned_used}, number{"pinned_budget", &s.pinned_budget},
+                         number{"pages_out", &s.pages_out}, number{"pages_in", &s.pages_in},
+                         number{"paged_bytes", &s.paged_bytes}, number{"staged_bytes", &s.staged_bytes},
+                         number{"captures", &s.captures}, number{"launches", &s.launches}})
+    *to = x.at(key).get<std::uint64_t>();
+  s.capture_fault = x.value("capture_fault", std::string{});
+  s.busy_seconds = x.at("busy_seconds").get<double>();
+  s.idle_seconds = x.at("idle_seconds").get<double>();
+  return s;
+}
+
 } // namespace
 
 json status_to_json(const actors::run_status& s) {
   json out{{"experiment", s.experiment}, {"rounds", s.rounds}, {"dropped", s.dropped}, {"seconds", s.seconds},
-           {"trainers", json::array()}};
+           {"trainers", json::array()}, {"slots", json::array()}};
   if (s.open_round)
     out["open_sync_point"] = *s.open_round;
   for (auto& t : s.trainers) {
@@ -45,6 +94,8 @@ json status_to_json(const actors::run_status& s) {
       x["reason"] = t.reason;
     out["trainers"].push_back(std::move(x));
   }
+  for (auto& x : s.slots)
+    out["slots"].push_back(to_json(x));
   return out;
 }
 
@@ -86,6 +137,9 @@ core::result<actors::run_status> status_from_json(const json& j) {
         t.reason = i->get<std::string>();
       s.trainers.push_back(std::move(t));
     }
+    if (auto i = j.find("slots"); i != j.end()) // a run of an earlier version has none
+      for (auto& x : *i)
+        s.slots.push_back(slot_from_json(x));
     return s;
   } catch (const json::exception& e) {
     return core::error{core::errc::internal, std::string{"the run's answer is not understood: "} + e.what()};

@@ -9,6 +9,7 @@
 #include "text.hpp"
 #include "troupe/gpu/dataset.hpp"
 #include "troupe/gpu/device.hpp"
+#include "troupe/gpu/slots.hpp"
 #include "troupe/gpu/versions.hpp"
 
 namespace troupe::cli {
@@ -26,6 +27,15 @@ struct diagnosis {
   bool data_present = gpu::load_fashion_mnist(data_folder).has_value();
 
   diagnosis() { libraries.insert(libraries.begin(), {"CAF", caf_version(), "actors and messages"}); }
+
+  /// What a slot gets that has the device to itself.
+  gpu::slot_options slot_on(const gpu::device_info& x) const {
+    std::vector<core::error> faults;
+    core::slot_request whole;
+    whole.device = x.id;
+    const auto slots = gpu::make_slots(devices, {&whole, 1}, gpu::math_mode::fp32, "", faults);
+    return slots.empty() ? gpu::slot_options{} : slots.front();
+  }
 };
 
 nlohmann::json as_json(const diagnosis& d) {
@@ -40,6 +50,8 @@ nlohmann::json as_json(const diagnosis& d) {
       device["ordinal"] = x.ordinal;
       device["compute_capability"] = std::to_string(x.compute_major) + "." + std::to_string(x.compute_minor);
     }
+    const auto slot = d.slot_on(x);
+    device["slot"] = {{"memory_budget", slot.memory_budget}, {"pinned_budget", slot.pinned_budget}};
     out["devices"].push_back(std::move(device));
   }
   for (auto& x : d.libraries)
@@ -57,7 +69,8 @@ int doctor(const doctor_arguments& a, output to) {
     return exit_done;
   }
   to.out << "troupe " TROUPE_VERSION "\n\nDevices\n";
-  text_table devices{{{"device"}, {"model"}, {"memory", true}, {"details"}}};
+  text_table devices{{{"device"}, {"model"}, {"memory", true}, {"slot budget", true}, {"details"}}};
+  std::uint64_t pinned = 0;
   for (auto& x : d.devices.devices) {
     std::string details;
     if (x.kind == gpu::device_kind::cpu) {
@@ -67,10 +80,13 @@ int doctor(const doctor_arguments& a, output to) {
     } else {
       details = x.id + ", compute capability " + std::to_string(x.compute_major) + "." + std::to_string(x.compute_minor);
     }
+    const auto slot = d.slot_on(x);
+    pinned = slot.pinned_budget;
     devices.add({x.kind == gpu::device_kind::cpu ? "cpu" : "cuda:" + std::to_string(x.ordinal), x.name, bytes_text(x.memory_bytes),
-                 details});
+                 slot.memory_budget > 0 ? bytes_text(slot.memory_budget) : "no limit", details});
   }
-  to.out << devices.str(2);
+  to.out << devices.str(2) << "  The budget is that of one slot which has the device to itself; several share it. All slots together\n"
+         << "  pin at most " << bytes_text(pinned) << " of host memory. Both can be set: docs/memory.md.\n";
   if (d.devices.cuda_status != "ok")
     to.out << "  No GPU is used: " << d.devices.cuda_status << ".\n";
   to.out << "\nLibraries\n";

@@ -219,10 +219,50 @@ std::string results_text(const std::vector<actors::trainer_summary>& trainers) {
       });
 }
 
+namespace {
+
+std::string share_text(double part, double whole) {
+  return whole > 0 ? std::to_string(static_cast<int>(100 * part / whole + 0.5)) + "%" : "-";
+}
+
+std::string memory_text(const actors::slot_info& s) {
+  const auto budget = s.memory_budget > 0 ? bytes_text(s.memory_budget) : std::string{};
+  if (!s.answered)
+    return budget.empty() ? "" : "- of " + budget;
+  return bytes_text(s.memory_used) + (budget.empty() ? "" : " of " + budget);
+}
+
+std::string slots_text(const std::vector<actors::slot_info>& slots) {
+  text_table table{{{"slot"}, {"device"}, {"model"}, {"trainers", true}, {"running", true}, {"waiting", true}, {"busy", true},
+                    {"steps", true}, {"fused", true}, {"memory", true}, {"pages out", true}, {"pages in", true}, {"note"}}};
+  const bool fused = std::ranges::any_of(slots, [](auto& s) { return s.fused_steps > 0; });
+  const bool pages = std::ranges::any_of(slots, [](auto& s) { return s.pages_out + s.pages_in > 0; });
+  for (auto& s : slots) {
+    const std::string note = !s.alive                    ? "lost"
+                             : !s.answered               ? "no answer"
+                             : s.capture_fault.empty() ? ""
+                                                         : "steps are not captured: " + s.capture_fault;
+    if (!s.answered) {
+      table.add({s.name, s.device, s.model, "", "", "", "", "", "", memory_text(s), "", "", note});
+      continue;
+    }
+    table.add({s.name, s.device, s.model, std::to_string(s.trainers), std::to_string(s.running), std::to_string(s.waiting),
+               share_text(s.busy_seconds, s.busy_seconds + s.idle_seconds), std::to_string(s.steps),
+               fused ? share_text(static_cast<double>(s.fused_steps), static_cast<double>(s.steps)) : "", memory_text(s),
+               pages ? std::to_string(s.pages_out) : "", pages ? std::to_string(s.pages_in) : "", note});
+  }
+  return table.str(2);
+}
+
+} // namespace
+
 std::string status_text(const actors::run_status& s) {
-  return progress_line(s) + "\n" + trainers_table(s.trainers, {{"slot"}, {"failure"}, {"reason"}}, [](const trainer_info& t) {
-           return std::vector<std::string>{t.slot, t.failure.text, t.reason};
-         });
+  auto out = progress_line(s) + "\n" + trainers_table(s.trainers, {{"slot"}, {"failure"}, {"reason"}}, [](const trainer_info& t) {
+               return std::vector<std::string>{t.slot, t.failure.text, t.reason};
+             });
+  if (!s.slots.empty())
+    out += "\n" + count_text(s.slots.size(), "slot", "slots") + "\n" + slots_text(s.slots);
+  return out;
 }
 
 std::string event_text(std::string_view kind, const nlohmann::json& details) {

@@ -28,7 +28,7 @@ std::string decision_text(const core::decision& d, const core::hyperparameters& 
 
 /// The final table.
 std::string results_text(const std::vector<actors::trainer_summary>& trainers);
-/// The table of `troupe status`.
+/// The tables of `troupe status`: trainers and slots.
 std::string status_text(const actors::run_status& s);
 
 /// One line for an event that people want to see; empty for others.

@@ -534,6 +534,7 @@ slot_worker::counters slot_worker::snapshot() const {
   auto out = impl_->count;
   if (impl_->sleeping)
     out.idle_seconds += seconds(clock::now() - impl_->idle_since);
+  out.running = impl_->current.size();
   out.waiting = impl_->runs.size();
   if (impl_->ctx != nullptr) {
     out.memory_used = impl_->ctx->memory_used();

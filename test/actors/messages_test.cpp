@@ -166,6 +166,43 @@ TEST_CASE("every message carries what addresses it") {
   CHECK(to_string(trainer_phase::failed) == "failed");
 }
 
+TEST_CASE("what a node says of its slots crosses the wire whole") {
+  system_config cfg;
+  caf::actor_system sys{cfg};
+  slot_status s;
+  s.index = 3;
+  s.alive = false;
+  s.trainers = 5;
+  s.running = 2;
+  s.waiting = 1;
+  s.steps = 100;
+  s.fused_steps = 80;
+  s.busy_seconds = 1e-310;
+  s.memory_used = 900;
+  s.memory_budget = 1000;
+  s.device.swaps_out = 6;
+  s.device.capture_fault = "why";
+  const auto out = through_bytes(sys, node_status{7, {s, {}}, 1, 2});
+  CHECK(out.node == 7);
+  REQUIRE(out.slots.size() == 2);
+  const auto& x = out.slots[0];
+  CHECK(x.index == 3);
+  CHECK_FALSE(x.alive);
+  CHECK(x.trainers == 5);
+  CHECK(x.running == 2);
+  CHECK(x.waiting == 1);
+  CHECK(x.steps == 100);
+  CHECK(x.fused_steps == 80);
+  CHECK(x.busy_seconds == s.busy_seconds);
+  CHECK(x.memory_used == 900);
+  CHECK(x.memory_budget == 1000);
+  CHECK(x.device.swaps_out == 6);
+  CHECK(x.device.capture_fault == "why");
+  const auto d = through_bytes(sys, slot_description{1, "GPU-1", "cuda", "H200", 1000, true, 4});
+  CHECK(d.device == "GPU-1");
+  CHECK(d.ordinal == 4);
+}
+
 TEST_CASE("no message type declares a real number") {
   namespace fs = std::filesystem;
   std::regex real{R"(\b(float|double)\b)"};

@@ -60,6 +60,34 @@ TEST_CASE("a trainer that was not paused answers a resume with the step it has c
   CHECK(answer->front().step >= seen);
 }
 
+TEST_CASE("a status tells of every slot what lives there and what it has done") {
+  set_up s(experiment_of(3, endless, 100), 2);
+  s.options.exp.rebalance = false;
+  s.options.slots[1].memory_budget = 1u << 20;
+  auto run = s.start();
+  REQUIRE(s.seen->wait_for_sync(1));
+  const auto state = good(run->control().status());
+  REQUIRE(state.slots.size() == 2);
+  const auto &first = state.slots[0], &second = state.slots[1];
+  CHECK(first.name == "0/0");
+  CHECK(second.name == "0/1");
+  CHECK(first.device == "cpu");
+  CHECK(first.device_id == "cpu");
+  CHECK_FALSE(first.model.empty());
+  CHECK(first.memory_budget == 0);
+  CHECK(second.memory_budget == 1u << 20);
+  for (const auto& x : state.slots) {
+    CHECK(x.answered);
+    CHECK(x.alive);
+    CHECK(x.running + x.waiting <= x.trainers);
+    CHECK(x.busy_seconds > 0);
+  }
+  CHECK(first.trainers == 2);
+  CHECK(second.trainers == 1);
+  CHECK(first.steps >= 200);
+  CHECK(second.steps >= 100);
+}
+
 TEST_CASE("pausing one trainer leaves the others running up to the next sync point") {
   set_up s(experiment_of(2, 200, 100));
   auto what = std::make_shared<mischief>();

@@ -64,6 +64,9 @@ TEST_CASE("doctor lists devices and libraries and why no GPU is used") {
   auto j = json::parse(troupe(folder.path(), {"doctor", "--json"}).out);
   CHECK(j["devices"][0]["kind"] == "cpu");
   CHECK(j["devices"][0]["cores"].size() >= 1);
+  CHECK(j["devices"][0]["slot"]["memory_budget"] == 0); // no limit but the device's
+  CHECK(j["devices"][0]["slot"]["pinned_budget"] == j["devices"][0]["memory_bytes"].get<std::uint64_t>() / 4);
+  CHECK(contains(text.out, "slot budget"));
   CHECK_FALSE(j["libraries"]["CAF"]["version"].get<std::string>().empty());
   CHECK(contains(text.out, "No GPU is used") == (j["cuda_status"] != "ok"));
 }
@@ -231,7 +234,14 @@ TEST_CASE("a run is steered from other processes") {
   auto status = steer({"status"});
   CHECK(status.status == 0);
   CHECK(contains(status.out, "endless: 2 trainers"));
-  CHECK(json::parse(steer({"status", "--json"}).out)["trainers"].size() == 2);
+  CHECK(contains(status.out, "1 slot\n"));
+  auto told = json::parse(steer({"status", "--json"}).out);
+  CHECK(told["trainers"].size() == 2);
+  REQUIRE(told["slots"].size() == 1);
+  CHECK(told["slots"][0]["slot"] == "0/0");
+  CHECK(told["slots"][0]["device"] == "cpu");
+  CHECK(told["slots"][0]["trainers"] == 2);
+  CHECK(told["slots"][0]["steps"] >= 50);
 
   auto paused = steer({"pause", "--trainer", "a"});
   CHECK(paused.status == 0);

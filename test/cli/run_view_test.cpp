@@ -66,6 +66,65 @@ TEST_CASE("progress is one line elsewhere") {
   CHECK(progress_line({}).find("0 trainers") == 0);
 }
 
+TEST_CASE("a status has a table of slots that shows which is full and which is idle") {
+  auto s = status();
+  CHECK(status_text(s).find("slots") == std::string::npos); // a run that does not tell
+  actors::slot_info full;
+  full.name = "0/0";
+  full.device = "cuda:0";
+  full.model = "H200";
+  full.memory_budget = std::uint64_t{60} << 30;
+  full.answered = true;
+  full.trainers = 9;
+  full.running = 8;
+  full.waiting = 1;
+  full.steps = 1000;
+  full.busy_seconds = 99;
+  full.idle_seconds = 1;
+  full.memory_used = std::uint64_t{59} << 30;
+  auto idle = full;
+  idle.name = "0/1";
+  idle.device = "cuda:1";
+  idle.trainers = idle.running = idle.waiting = idle.steps = idle.memory_used = 0;
+  idle.busy_seconds = 0;
+  auto silent = idle;
+  silent.name = "1/0";
+  silent.answered = false;
+  auto lost = silent;
+  lost.name = "2/0";
+  lost.alive = false;
+  lost.memory_budget = 0;
+  s.slots = {full, idle, silent, lost};
+  const auto text = status_text(s);
+  CHECK(text.substr(text.find("4 slots")) ==
+        "4 slots\n"
+        "  slot  device  model  trainers  running  waiting  busy  steps                memory  note\n"
+        "  ----  ------  -----  --------  -------  -------  ----  -----  --------------------  ---------\n"
+        "  0/0   cuda:0  H200          9        8        1   99%   1000  59.0 GiB of 60.0 GiB\n"
+        "  0/1   cuda:1  H200          0        0        0    0%      0       0 B of 60.0 GiB\n"
+        "  1/0   cuda:1  H200                                                   - of 60.0 GiB  no answer\n"
+        "  2/0   cuda:1  H200                                                                  lost\n");
+}
+
+TEST_CASE("slots that fuse or page show how much") {
+  auto s = status();
+  actors::slot_info x;
+  x.name = "0/0";
+  x.device = "cpu";
+  x.answered = true;
+  x.steps = 200;
+  x.fused_steps = 150;
+  x.pages_out = 12;
+  x.memory_used = 1024;
+  s.slots = {x};
+  const auto text = status_text(s);
+  CHECK(text.substr(text.find("1 slot")) ==
+        "1 slot\n"
+        "  slot  device  trainers  running  waiting  busy  steps  fused   memory  pages out  pages in\n"
+        "  ----  ------  --------  -------  -------  ----  -----  -----  -------  ---------  --------\n"
+        "  0/0   cpu            0        0        0     -    200    75%  1.0 KiB         12         0\n");
+}
+
 TEST_CASE("a decision says what it means") {
   std::map<core::trainer_id, std::string> names{{0, "a"}, {1, "b"}};
   core::decision d;

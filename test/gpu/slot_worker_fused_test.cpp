@@ -266,6 +266,27 @@ TEST_CASE("tasks are served between the steps of those that run as one and other
   CHECK(std::count(t->together.begin(), t->together.end(), 3u) == 4);
 }
 
+TEST_CASE("runs that have the slot are counted apart from those that wait") {
+  slot_worker w(cpu_slot());
+  gate g;
+  auto t = std::make_shared<team>([&](context&, std::span<fused_run>, std::uint64_t step) {
+    if (step == 2)
+      g.pass();
+  });
+  held h(w);
+  CHECK(w.snapshot().running == 0); // a task is no run
+  auto run_a = start(w, host(t), 10), run_b = start(w, host(t), 10), lone = start(w, host(), 10);
+  CHECK(w.snapshot().waiting == 3);
+  h.release();
+  g.reached.wait();
+  CHECK(w.snapshot().running == 2);
+  CHECK(w.snapshot().waiting == 1);
+  g.open_promise.set_value();
+  CHECK(run_a.get().steps == 10);
+  CHECK(run_b.get().steps == 10);
+  CHECK(lone.get().steps == 10);
+}
+
 TEST_CASE("no more run as one than their kind allows") {
   slot_worker w(cpu_slot(), {.slice = std::chrono::microseconds(0)});
   auto t = std::make_shared<team>(nullptr, 2);

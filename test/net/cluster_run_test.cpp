@@ -94,9 +94,36 @@ struct impatient : actors::run_listener {
   }
 };
 
+/// Asks at sync points how the run is, until a slot is lost and its trainers live elsewhere; then stops the run.
+struct curious : actors::run_listener {
+  std::promise<actors::run_control> promise;
+  std::shared_future<actors::run_control> control = promise.get_future().share();
+  std::vector<actors::slot_info> before, after;
+  void on_sync_point(const actors::sync_point_event& x) override {
+    if (!after.empty())
+      return;
+    const auto now = control.get().status().get(); // on the listener's thread, which may wait
+    if (!now)
+      return;
+    bool lost = false;
+    std::uint32_t trainers = 0;
+    for (const auto& s : now->slots) {
+      lost = lost || !s.alive;
+      trainers += s.trainers;
+    }
+    if (before.empty())
+      before = now->slots;
+    constexpr core::sync_index too_many = 5000;
+    if ((lost && trainers == 3) || x.index > too_many) {
+      after = now->slots;
+      (void)control.get().stop().get();
+    }
+  }
+};
+
 outcome on_workers(const std::string& experiment, unsigned workers, const std::string& directory = {},
                    std::function<void(cluster_options&)> adjust = nullptr, bool leave_early = false,
-                   bool resume = false) {
+                   bool resume = false, std::shared_ptr<curious> asks = nullptr) {
   auto o = prepared(experiment, workers);
   cluster_options c;
   c.command = {TROUPE_TEST_WORKER, "worker"};
@@ -112,6 +139,8 @@ outcome on_workers(const std::string& experiment, unsigned workers, const std::s
   auto listener = std::make_shared<impatient>();
   if (leave_early)
     o.listener = listener;
+  if (asks)
+    o.listener = asks;
   (*head)->prepare(o);
   outcome out;
   {
@@ -119,6 +148,8 @@ outcome on_workers(const std::string& experiment, unsigned workers, const std::s
     REQUIRE_MESSAGE(run, run.error().text);
     (*head)->attach(**run);
     listener->control.set_value((*run)->control());
+    if (asks)
+      asks->promise.set_value((*run)->control());
     out.summary = (*run)->wait();
   }
   (*head)->stop();
@@ -168,6 +199,34 @@ TEST_CASE("FAULTS row 22 the trainers of a killed worker go on elsewhere with th
   }
   CHECK(lives == std::vector<std::uint32_t>{0, 1, 0});
   CHECK(got.traffic.state_bytes_received > 0); // states came to the head over the tensor transport
+}
+
+TEST_CASE("the head knows what the slots of its workers do and which of them are lost") {
+  folder f;
+  auto endless = three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100)");
+  const std::string end = R"("stop_step": 160)";
+  for (std::size_t i; (i = endless.find(end)) != std::string::npos;)
+    endless.replace(i, end.size(), R"("stop_step": 1000000000)");
+  const auto asks = std::make_shared<curious>();
+  const auto got = on_workers(endless, 3, {}, nullptr, false, false, asks);
+  CHECK(got.workers[1].state == worker_state::lost);
+  REQUIRE(asks->before.size() == 3);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const auto& s = asks->before[i];
+    CHECK(s.node == i + 1);
+    CHECK(s.name == std::to_string(i + 1) + "/0");
+    CHECK(s.device == "cpu");
+    if (s.answered) { // the worker that dies may have done so already
+      CHECK(s.trainers >= 1);
+      CHECK(s.steps >= 40);
+    }
+  }
+  CHECK(asks->before[0].answered);
+  REQUIRE(asks->after.size() == 3);
+  CHECK_FALSE(asks->after[1].alive);
+  CHECK_FALSE(asks->after[1].answered);
+  CHECK(asks->after[0].alive);
+  CHECK(asks->after[0].trainers + asks->after[2].trainers == 3);
 }
 
 TEST_CASE("FAULTS row 24 a frozen worker is fenced and no trainer runs twice") {

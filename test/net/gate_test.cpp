@@ -71,6 +71,8 @@ TEST_CASE("other versions are refused with both of them") {
   auto k = fixture::good_knock();
   k.format = 999;
   f.expect_refusal(k, {"message format", "999", std::to_string(message_format)});
+  k.format = message_format - 1; // what it would say of its slots could not be read
+  f.expect_refusal(k, {"message format", std::to_string(message_format - 1), std::to_string(message_format)});
   k = fixture::good_knock();
   k.caf_version += 1;
   f.expect_refusal(k, {"CAF", std::to_string(CAF_VERSION + 1), std::to_string(CAF_VERSION)});

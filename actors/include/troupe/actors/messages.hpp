@@ -279,8 +279,9 @@ struct slot_description {
   std::string name;     ///< the device's model
   std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
   bool alive = true;
+  std::uint32_t ordinal = 0; ///< CUDA's number of the device in the node's process
 };
-TROUPE_INSPECT(slot_description, index, device, kind, name, memory_budget, alive)
+TROUPE_INSPECT(slot_description, index, device, kind, name, memory_budget, alive, ordinal)
 
 /// What a slot's device holds beside living buffers, and what was done to make do with it. In bytes where nothing else is said.
 struct device_use {
@@ -299,7 +300,8 @@ TROUPE_INSPECT(device_use, reserved, pinned_used, pinned_held, pinned_budget, sw
 struct slot_status {
   std::uint32_t index = 0;
   bool alive = true;
-  std::uint32_t trainers = 0;
+  std::uint32_t trainers = 0; ///< that live there, at work or not
+  std::uint64_t running = 0; ///< runs that have the device, several only as one
   std::uint64_t waiting = 0; ///< runs in the queue
   std::uint64_t steps = 0, slices = 0, tasks = 0;
   /// Slices in which several trainers ran as one, how many (summed over these slices), and their steps.
@@ -308,8 +310,8 @@ struct slot_status {
   std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0; ///< bytes
   device_use device;
 };
-TROUPE_INSPECT(slot_status, index, alive, trainers, waiting, steps, slices, tasks, fused_slices, fused_members, fused_steps,
-               busy_seconds, idle_seconds, memory_used, memory_peak, memory_budget, device)
+TROUPE_INSPECT(slot_status, index, alive, trainers, running, waiting, steps, slices, tasks, fused_slices, fused_members,
+               fused_steps, busy_seconds, idle_seconds, memory_used, memory_peak, memory_budget, device)
 
 struct node_status {
   std::uint32_t node = 0;

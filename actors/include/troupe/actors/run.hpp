@@ -77,9 +77,36 @@ struct trainer_info {
   double barrier_bound_seconds = 0;     ///< of these, what the slowest trainer of each sync point sets
 };
 
+/// A slot: what it offers, and what it does.
+struct slot_info {
+  std::string name;                ///< "node/slot", as of a trainer
+  std::uint32_t node = 0;          ///< 0: the head's own process
+  std::string device;              ///< as experiment files name it: "cpu", "cuda:1"
+  std::string device_id;           ///< "cpu", or the GPU's UUID
+  std::string model;               ///< of the device, for people
+  std::uint64_t memory_budget = 0; ///< bytes; 0: no limit but the device's
+  bool alive = true;               ///< false: its device or its process is lost
+  /// False: its process has not been asked, or did not answer in time. What follows is not known then.
+  bool answered = false;
+  std::uint32_t trainers = 0; ///< that live on it, at work or not
+  std::uint64_t running = 0;  ///< of them have the device now, several only as one
+  std::uint64_t waiting = 0;  ///< of them wait for their turn
+  std::uint64_t steps = 0, slices = 0;
+  /// Slices in which several ran as one, how many (summed over these slices), and their steps.
+  std::uint64_t fused_slices = 0, fused_members = 0, fused_steps = 0;
+  double busy_seconds = 0, idle_seconds = 0; ///< since it was opened
+  std::uint64_t memory_used = 0, memory_peak = 0;     ///< bytes
+  std::uint64_t pinned_used = 0, pinned_budget = 0;   ///< bytes of host memory; budget 0: no limit
+  std::uint64_t pages_out = 0, pages_in = 0, paged_bytes = 0; ///< states that went to host memory and came back
+  std::uint64_t staged_bytes = 0;                     ///< examples sent batch by batch
+  std::uint64_t captures = 0, launches = 0;           ///< how often a step was captured, and launched whole
+  std::string capture_fault;                          ///< why steps are not captured; empty: no fault
+};
+
 struct run_status {
   std::string experiment;
   std::vector<trainer_info> trainers; ///< in the order of their numbers
+  std::vector<slot_info> slots;       ///< in the order of nodes and slots; of lost processes too
   std::optional<core::sync_index> open_round;
   std::uint64_t rounds = 0;  ///< sync points that are over, in this session
   std::uint64_t dropped = 0; ///< stale or repeated messages

@@ -92,6 +92,7 @@ public:
     std::uint64_t memory_used = 0, memory_peak = 0, memory_budget = 0;
     std::uint64_t pinned_budget = 0; ///< bytes; 0: no limit
     context::usage device;           ///< what its context did and holds
+    std::size_t running = 0; ///< runs that have the device, several only as one
     std::size_t waiting = 0; ///< runs in the queue
   };
   counters snapshot() const;
