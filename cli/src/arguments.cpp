@@ -11,13 +11,16 @@ namespace troupe::cli {
 namespace {
 
 void add_session(CLI::App& app, session_arguments& a) {
-  app.add_option("--slots", a.slots, "How many slots; on the CPU one core each (default: one per GPU, or one per core)")
+  app.add_option("--slots", a.slots,
+                 "How many slots; on the CPU one core each. It and --device replace the experiment's \"slots\", budgets too (default: "
+                 "those, or one per GPU, or one per core, but no more than trainers)")
       ->check(CLI::Range(1u, 4096u))
       ->type_name("N");
   app.add_option("--device", a.devices,
                  "Where the slots are: cpu, cuda, cuda:1, a GPU's UUID; may be given several times (default: all GPUs, or the "
                  "CPU where there are none)")
       ->delimiter(',')
+      ->allow_extra_args(false) // what follows is no second device
       ->type_name("DEVICE");
   app.add_option("--workers", a.workers, "Train in N worker processes instead of in this one")
       ->check(CLI::Range(0u, 1024u))
@@ -54,11 +57,11 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
              "  troupe status runs/three_networks-1\n"
              "  troupe push runs/three_networks-1 --trainer fast lr=0.01\n"
              "  troupe resume runs/three_networks-1\n\n"
-             "Exit status: 0 done, 1 failed, 2 wrong use. `troupe COMMAND --help` says more about a command.");
+             "Exit status: 0 done, 1 failed or interrupted, 2 wrong use. `troupe COMMAND --help` says more about a command.");
 
   run_arguments run;
   auto* run_app = app.add_subcommand("run", "Run an experiment");
-  run_app->add_option("EXPERIMENT", run.experiment, "The experiment file (docs/experiment.md)")->required();
+  run_app->add_option("EXPERIMENT", run.experiment, "The experiment file (docs/experiment.md); -: standard input")->required();
   run_app->add_option("--out", run.out, "The run's directory (default: runs/NAME-1, runs/NAME-2, …)")->type_name("DIR");
   run_app->add_option("--seed", run.seed, "Instead of the file's seed")
       ->check([](const std::string& text) { // the conversion would wrap a negative number around
@@ -75,8 +78,13 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
   resume_arguments resume;
   auto* resume_app = app.add_subcommand("resume", "Go on with a run that was stopped, or unpause one that is going on");
   add_run(*resume_app, resume.run);
+  resume_app->add_option("--trainer,-t", resume.trainer, "Unpause only this trainer of a run that is going on (default: all)")
+      ->type_name("NAME");
   add_session(*resume_app, resume.session);
-  resume_app->footer("Examples:\n  troupe resume runs/three_networks-1\n  troupe resume runs/three_networks-1 --slots 1");
+  resume_app->footer("Without --slots and --device the slots are those of the experiment file, or the usual ones: they need not be\n"
+                     "those that the run had before.\n\n"
+                     "Examples:\n  troupe resume runs/three_networks-1\n  troupe resume runs/three_networks-1 --slots 1\n"
+                     "  troupe resume runs/three_networks-1 --trainer fast");
 
   control_arguments control;
   std::vector<std::pair<CLI::App*, control_arguments::verb>> verbs;
@@ -125,7 +133,7 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
 
   check_arguments check;
   auto* check_app = app.add_subcommand("check", "Check an experiment file without running it");
-  check_app->add_option("EXPERIMENT", check.experiment, "The experiment file")->required();
+  check_app->add_option("EXPERIMENT", check.experiment, "The experiment file; -: standard input")->required();
   check_app->add_flag("--json", check.json, "Print one JSON object");
   check_app->footer("Exit status 0: right; 2: it has faults, which are all listed with their places.\n\nExample:\n"
                     "  troupe check samples/three_networks/experiment.json");

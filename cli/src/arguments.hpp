@@ -30,6 +30,7 @@ struct run_arguments {
 
 struct resume_arguments {
   std::string run;
+  std::string trainer; ///< to unpause; empty: all
   session_arguments session;
 };
 

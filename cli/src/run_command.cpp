@@ -25,7 +25,10 @@ int run_experiment_file(const run_arguments& a, const registries& with, output t
 namespace {
 
 int unpause(const resume_arguments& a, output to) {
-  auto answer = net::control_call(a.run, {{"command", "resume"}}, std::chrono::seconds{60});
+  nlohmann::json request{{"command", "resume"}};
+  if (!a.trainer.empty())
+    request["trainer"] = a.trainer;
+  auto answer = net::control_call(a.run, request, std::chrono::seconds{60});
   if (!answer)
     return cannot_start(a.session, to, answer.error().text, exit_failed);
   if (!answer->value("ok", false))
@@ -47,6 +50,8 @@ int resume_run(const resume_arguments& a, const registries& with, output to) {
                         record.error().code == core::errc::not_found ? exit_wrong_use : exit_failed);
   if (core::is_run_in_use(a.run))
     return unpause(a, to);
+  if (!a.trainer.empty())
+    return cannot_start(a.session, to, "the run in " + a.run + " is not going on, so there is no trainer to unpause", exit_wrong_use);
   if (record->outcome == "done") {
     if (a.session.json)
       print_json(to.out, {{"kind", "result"}, {"outcome", "done"}, {"directory", a.run}});

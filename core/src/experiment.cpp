@@ -498,8 +498,8 @@ void read_policy(const json& j, const experiment_checkers& with, experiment& int
   auto& schedule = into.sync.schedule;
   if (into.policy_type != "none" && schedule.every_steps == 0 && schedule.at_steps.empty() && schedule.every_seconds == 0)
     faults.push_back(fault_at("/policy", "'" + into.policy_type +
-                                             "' decides at sync points, and /sync gives none: add every_steps, at_steps or "
-                                             "every_seconds there"));
+                                             "' decides at sync points, and /sync gives none: add every_steps, at_steps, "
+                                             "geometric or every_seconds there"));
 }
 
 /// Keeps the first of equal faults: one wrong default is a fault of every trainer.

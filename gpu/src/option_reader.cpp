@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include "troupe/core/suggest.hpp"
+
 namespace troupe::gpu::internal {
 
 using nlohmann::json;
@@ -155,12 +157,16 @@ std::vector<std::int64_t> option_reader::integers(std::string_view key, std::vec
 void option_reader::finish() {
   if (!object_.is_object())
     return;
+  const auto hint = [&](const std::string& key) {
+    const auto near = core::closest(key, known_);
+    return near.empty() ? std::string("known here: ") : "did you mean '" + std::string(near) + "'? Known here: ";
+  };
   std::string list;
   for (const auto& k : known_)
     list += (list.empty() ? "" : ", ") + k;
   for (const auto& [key, unused] : object_.items())
     if (std::find(known_.begin(), known_.end(), key) == known_.end())
-      fault(key, "unknown key; known here: " + list);
+      fault(key, "unknown key; " + hint(key) + list);
 }
 
 } // namespace troupe::gpu::internal

@@ -43,6 +43,9 @@ TEST_CASE("run takes an experiment and where it runs") {
   CHECK(a.session.json);
   CHECK(a.session.quiet);
   CHECK(a.seed == UINT64_MAX);
+  auto last = read_as<run_arguments>({"run", "--device", "cpu", "e.json"});
+  CHECK(last.experiment == "e.json");
+  CHECK(last.session.devices == std::vector<std::string>{"cpu"});
   auto plain = read_as<run_arguments>({"run", "e.json"});
   CHECK_FALSE(plain.session.slots);
   CHECK_FALSE(plain.seed);
@@ -59,6 +62,8 @@ TEST_CASE("control commands take a run and a trainer") {
   CHECK(read_as<control_arguments>({"status", "r", "--json"}).json);
   CHECK(read_as<control_arguments>({"add", "r", "{}"}).entry == "{}");
   CHECK(read_as<resume_arguments>({"resume", "r", "--slots", "2"}).session.slots == 2);
+  CHECK(read_as<resume_arguments>({"resume", "r"}).trainer == "");
+  CHECK(read_as<resume_arguments>({"resume", "r", "-t", "fast"}).trainer == "fast");
   CHECK(read_as<show_arguments>({"show", "r"}).run == "r");
   CHECK(read_as<check_arguments>({"check", "e.json"}).experiment == "e.json");
   CHECK(read_as<doctor_arguments>({"doctor", "--json"}).json);

@@ -258,9 +258,14 @@ TEST_CASE("a run is steered from other processes") {
   CHECK(steer({"push", "nothing"}).status == 2);
   CHECK(contains(steer({"pause", "--trainer", "nobody"}).err, "nobody"));
 
+  CHECK(contains(steer({"resume", "--trainer", "nobody"}).err, "nobody"));
+  auto one = steer({"resume", "--trainer", "a"});
+  CHECK(one.status == 0);
+  CHECK(contains(one.out, "a goes on at step "));
+  CHECK_FALSE(contains(one.out, "b goes on"));
   auto resumed = steer({"resume"});
   CHECK(resumed.status == 0);
-  CHECK(contains(resumed.out, "a goes on at step "));
+  CHECK(contains(resumed.out, "b goes on at step "));
 
   auto added = steer({"add", R"({"name": "c", "stop_step": 100})"});
   CHECK(added.status == 0);
@@ -275,6 +280,9 @@ TEST_CASE("a run is steered from other processes") {
   CHECK(result["trainers"][0]["state"] == "stopped");
   CHECK(result["trainers"][0]["hyperparameters"]["lr"] == 0.5);
 
+  auto over = steer({"resume", "--trainer", "a"});
+  CHECK(over.status == 2);
+  CHECK(contains(over.err, "is not going on"));
   auto late = steer({"pause"});
   CHECK(late.status == 1);
   CHECK(late.err != "");

@@ -82,7 +82,7 @@ TEST_CASE("each faulty option is named with its place and what it may be") {
   CHECK(mentions(fault_of("mlp", {{"data", {{"type", "fashion_mnist"}, {"path", "/nowhere"}}}}),
                  "/workload/data: /nowhere/train-images-idx3-ubyte.gz is not there: \"path\" must name the folder"));
   CHECK(mentions(fault_of("cnn", with(small_cnn(), "conv", json::array())), "/workload/conv: must be an array of 1 to 32"));
-  CHECK(mentions(fault_of("cnn", with(small_cnn(), "conv", {{{"filter", 8}}})), "/workload/conv/0/filter: unknown key"));
+  CHECK(mentions(fault_of("cnn", with(small_cnn(), "conv", {{{"filter", 8}}})), "/workload/conv/0/filter: unknown key; did you mean 'filters'? Known here: filters, kernel"));
   CHECK(mentions(fault_of("cnn", with(small_cnn(), "conv", {{{"kernel", 17}, {"pad", 0}}})), "/workload/conv: network: conv0"));
   CHECK(mentions(fault_of("cnn", with(small_cnn(), "data", small_data())), "/workload/conv: network: convolutions need images"));
   CHECK(mentions(fault_of("cnn", with(small_cnn(), "norm", "layer")), "/workload/norm"));
