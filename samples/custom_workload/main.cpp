@@ -41,7 +41,7 @@ int fail(const core::error& e) {
 } // namespace
 
 int main() {
-  // 6. Give the workload a name for experiments. Beside it there are Troupe's own: mlp, cnn, idle.
+  // 6. Give the workload a name for experiments. Beside it there are Troupe's own: mlp, cnn, transformer, idle.
   actors::program mine;
   mine.workloads.add("factors", gpu::basic_workload::factory<factors>(), gpu::basic_workload::checker<factors>());
   mine.slots = {{.device = "cpu", .count = 2}};
