@@ -43,10 +43,13 @@ int fail(const std::string& text, int status) {
 
 int main(int argc, char** argv) {
   std::string device = "cpu";
+  constexpr auto usage = "usage: own_model [--device cpu|cuda|cuda:1|…]";
+  if (argc == 2 && argv[1] == std::string("--help"))
+    return std::puts(usage), 0;
   if (argc == 3 && argv[1] == std::string("--device"))
     device = argv[2];
   else if (argc != 1)
-    return fail("usage: own_model [--device cpu|cuda|…]", 2);
+    return fail(usage, 2);
 
   actors::program mine;
   sample::add_wide_deep(mine.workloads);
