@@ -157,7 +157,7 @@ std::uint64_t read_search(const json& j, const std::string& where, const search_
     if (space.empty())
       in.fault("type", "draws from the search space, and /search_space is missing");
   } else if (type == "grid") {
-    std::uint64_t points = 0, repeats = 1;
+    std::uint64_t points = 1, repeats = 1;
     in.whole("points", points, 1, max_trainers);
     in.whole("repeats", repeats, 1, max_trainers);
     if (auto* values = in.raw("values"))
@@ -384,8 +384,11 @@ void read_geometric(const json& j, const std::string& where, sync_schedule& into
   in.whole("factor", factor, 2, 1'000'000);
   in.whole("count", count, 1, 64);
   in.finish();
-  for (auto step = first; first > 0 && count > 0 && step <= max_steps; step *= factor, --count)
+  for (auto step = first; first > 0 && count > 0; step *= factor, --count) {
     into.at_steps.push_back(step);
+    if (step > max_steps / factor)
+      break;
+  }
   std::ranges::sort(into.at_steps);
   const auto repeated = std::ranges::unique(into.at_steps);
   into.at_steps.erase(repeated.begin(), repeated.end());

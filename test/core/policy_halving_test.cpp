@@ -359,6 +359,8 @@ TEST_CASE("rungs can be given by their first step and a factor") {
   CHECK(steps_of(R"({"geometric": {"first": 5, "factor": 4, "count": 2}, "at_steps": [5, 7]})").first ==
         std::vector<std::uint64_t>{5, 7, 20});
   CHECK(steps_of(R"({"geometric": {"first": 1, "factor": 2}})").first.size() == 54);
+  CHECK(steps_of(R"({"geometric": {"first": 1125899906842624, "factor": 65536}})").first ==
+        std::vector<std::uint64_t>{1125899906842624}); // times the factor it would be 0 in 64 bits
   CHECK(steps_of(R"({"geometric": {"factor": 2}})").second ==
         "/sync/geometric/first: is missing: the step of the first sync point");
   CHECK(steps_of(R"({"geometric": {"first": 1, "factor": 1}})").second.starts_with("/sync/geometric/factor"));

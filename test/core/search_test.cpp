@@ -119,6 +119,8 @@ TEST_CASE("a wrong search is refused with the key") {
   CHECK(fault(R"({"type": "random", "draws": 5})", "")
             .starts_with("/trainers/0/search/type: draws from the search space"));
   CHECK(fault(R"({"type": "grid"})").starts_with("/trainers/0/search/points: is missing: 'lr'"));
+  for (const std::string points : {"0", "-1", "\"three\""})
+    CHECK(fault(R"({"type": "grid", "points": )" + points + "}").starts_with("/trainers/0/search/points: must be a whole"));
   CHECK(fault(R"({"type": "grid"})", "").starts_with("/trainers/0/search/values: is missing"));
   CHECK(fault(R"({"type": "grid", "values": {"lr": []}})")
             .starts_with("/trainers/0/search/values/lr: must be a list"));
