@@ -140,6 +140,12 @@ void read_grid_values(const json& j, const std::string& where, const search_spac
   }
 }
 
+/// True if trainers ever meet.
+bool any_sync_points(const sync_schedule& x) { return x.every_steps > 0 || !x.at_steps.empty() || x.every_seconds > 0; }
+
+constexpr std::string_view needs_sync_points =
+    "is looked at at sync points, and /sync gives none: add every_steps, at_steps or every_seconds there";
+
 /// How many trainers a search makes; what a grid says goes to `into`.
 /// Hyperparameters that the trainer gives itself (`fixed`) stay as they are.
 std::uint64_t read_search(const json& j, const std::string& where, const search_space& space,
@@ -198,9 +204,11 @@ void take_point(const grid& points, std::uint64_t i, hyperparameters& into) {
 /// Makes trainers of entries, one after the other.
 class trainer_reader {
 public:
+  /// `meets`: there are sync points.
   trainer_reader(std::uint64_t seed, const search_space& space, const trainer_defaults& defaults,
-                 const experiment_checkers& with, std::vector<error>& faults, std::size_t first_number = 0)
-      : seed_(seed), space_(space), defaults_(defaults), with_(with), faults_(faults), first_number_(first_number) {}
+                 const experiment_checkers& with, bool meets, std::vector<error>& faults, std::size_t first_number = 0)
+      : seed_(seed), space_(space), defaults_(defaults), with_(with), meets_(meets), faults_(faults),
+        first_number_(first_number) {}
 
   /// Appends the entry's trainers; a faulty entry's trainers keep what could be read, for the checks that follow.
   void read(const json& j, const std::string& where, bool allow_count, std::vector<trainer_spec>& into) {
@@ -241,6 +249,7 @@ public:
     base.stop = defaults_.stop;
     if (auto* stop = in.raw("stop"))
       read_stop_rules(*stop, in.pointer("stop"), base.stop, faults_);
+    check_stop(base.stop, j, where);
     in.finish();
     check_name(counted ? base.name + "-" + std::to_string(count - 1) : base.name, where);
     if (first_number_ + into.size() + count > max_trainers) {
@@ -319,6 +328,18 @@ private:
       into.priority = j->get<std::int32_t>();
   }
 
+  void check_stop(const stop_rules& x, const json& entry, const std::string& where) {
+    const auto check = [&](const char* key, bool given) {
+      if (!given || meets_)
+        return;
+      const auto own = entry.find("stop");
+      const bool is_own = own != entry.end() && own->contains(key);
+      faults_.push_back(fault_at((is_own ? where : "/defaults") + "/stop/" + key, std::string{needs_sync_points}));
+    };
+    check("target", x.target.has_value());
+    check("plateau", x.plateau.has_value());
+  }
+
   void check_name(const std::string& name, const std::string& where) {
     if (auto fault = name_fault(name); !fault.empty())
       faults_.push_back(fault_at(json_child(where, "name"), fault));
@@ -369,6 +390,7 @@ private:
   const search_space& space_;
   const trainer_defaults& defaults_;
   const experiment_checkers& with_;
+  bool meets_;
   std::vector<error>& faults_;
   std::size_t first_number_;
   std::unordered_map<std::string, std::string> names_;
@@ -498,8 +520,7 @@ void read_policy(const json& j, const experiment_checkers& with, experiment& int
     made = with.policies->make(into.policy_type, options, into.space, trainers, "/policy", faults);
   if (made)
     made->check(into, faults);
-  auto& schedule = into.sync.schedule;
-  if (into.policy_type != "none" && schedule.every_steps == 0 && schedule.at_steps.empty() && schedule.every_seconds == 0)
+  if (into.policy_type != "none" && !any_sync_points(into.sync.schedule))
     faults.push_back(fault_at("/policy", "'" + into.policy_type +
                                              "' decides at sync points, and /sync gives none: add every_steps, at_steps, "
                                              "geometric or every_seconds there"));
@@ -542,8 +563,10 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
       std::ranges::move(std::get<std::vector<error>>(space), std::back_inserter(faults));
     }
   }
+  const auto faults_before_sync = faults.size();
   if (auto* j = in.raw("sync"))
     read_sync(*j, out.sync, faults);
+  const bool meets = any_sync_points(out.sync.schedule) || faults.size() > faults_before_sync;
 
   auto* trainers = in.raw("trainers");
   if (!trainers)
@@ -551,7 +574,7 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
   else if (!trainers->is_array() || trainers->empty())
     in.fault("trainers", "must be a list of at least one trainer");
   else {
-    trainer_reader reader{out.seed, out.space, defaults, with, faults};
+    trainer_reader reader{out.seed, out.space, defaults, with, meets, faults};
     for (std::size_t i = 0; i < trainers->size(); ++i)
       reader.read((*trainers)[i], json_child("/trainers", i), true, out.trainers);
   }
@@ -569,8 +592,13 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
     part.boolean("refill", out.failures.refill);
     part.finish();
   }
-  if (auto* j = in.raw("stop"))
+  if (auto* j = in.raw("stop")) {
     read_run_stop_rules(*j, "/stop", out.stop, faults);
+    if (out.stop.target && !meets)
+      faults.push_back(fault_at("/stop/target", std::string{needs_sync_points}));
+    if (out.stop.steps > 0 && !meets)
+      faults.push_back(fault_at("/stop/steps", std::string{needs_sync_points}));
+  }
   if (auto* j = in.raw("policy")) // it may have conditions to the whole
     read_policy(*j, with, out, space_known && !out.trainers.empty(), faults);
   if (auto* j = in.raw("slots"))
@@ -599,7 +627,8 @@ std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view te
   if (auto whole = internal::parse_document(of.text, known_faults); whole && whole->is_object())
     if (auto j = whole->find("defaults"); j != whole->end())
       defaults = read_defaults(*j, known_faults);
-  trainer_reader reader{of.seed, of.space, defaults, with, faults, of.trainers.size()};
+  trainer_reader reader{of.seed,     of.space, defaults, with, any_sync_points(of.sync.schedule), faults,
+                        of.trainers.size()};
   for (std::size_t i = 0; i < of.trainers.size(); ++i)
     reader.take_name(of.trainers[i].name, "trainer " + std::to_string(i));
   std::vector<trainer_spec> trainers;

@@ -89,6 +89,7 @@ TEST_CASE("rules of a trainer lie over those of the defaults key by key and surv
     "defaults": {"workload": {"type": "idle"}, "stop_step": 9,
                  "stop": {"seconds": 5, "target": {"metric": "loss", "at_most": 0.1}, "burn_in_steps": 3}},
     "trainers": [{"name": "a"}, {"name": "b", "priority": -3, "stop": {"seconds": 7, "plateau": {"patience": 4, "delta": 0.5}}}],
+    "sync": {"every_steps": 3},
     "stop": {"seconds": 60.5, "steps": 1000, "target": {"at_least": 0.99}}})";
   const auto parsed = parse_experiment(text, {});
   REQUIRE(std::holds_alternative<experiment>(parsed));
@@ -133,4 +134,30 @@ TEST_CASE("wrong rules are refused with the key") {
   CHECK(first_fault(R"({"plateau": {"patience": 0}})").starts_with("/trainers/0/stop/plateau/patience: "));
   CHECK(first_fault(R"({"plateau": {"mode": "up"}})").starts_with("/trainers/0/stop/plateau/mode: "));
   CHECK(first_fault(R"({"plateau": {"delta": -1}})").starts_with("/trainers/0/stop/plateau/delta: "));
+}
+
+TEST_CASE("rules that are looked at at sync points are refused where there are none") {
+  const auto faults_of = [](const std::string& defaults, const std::string& trainer, const std::string& more) {
+    const auto x = parse_experiment(R"({"defaults": {"workload": {"type": "idle"}, "stop_step": 9)" + defaults +
+                                        R"(}, "trainers": [{"count": 2)" + trainer + "}]" + more + "}",
+                                    {});
+    std::vector<std::string> out;
+    if (auto* faults = std::get_if<std::vector<error>>(&x))
+      for (const auto& f : *faults)
+        out.push_back(f.text.substr(0, f.text.find(':')));
+    return out;
+  };
+  using list = std::vector<std::string>;
+  const std::string target = R"(, "stop": {"target": {"at_least": 1}})", plateau = R"(, "stop": {"plateau": {}})";
+  CHECK(faults_of("", target, "") == list{"/trainers/0/stop/target"});
+  CHECK(faults_of(target, plateau, "") == list{"/defaults/stop/target", "/trainers/0/stop/plateau"});
+  CHECK(faults_of("", "", R"(, "stop": {"steps": 9, "target": {"at_least": 1}})") == list{"/stop/target", "/stop/steps"});
+  CHECK(faults_of(target, plateau, R"(, "sync": {"at_steps": [3]})").empty());
+  CHECK(faults_of(target, "", R"(, "sync": {"every_steps": -1})") == list{"/sync/every_steps"});
+  CHECK(faults_of("", R"(, "stop": {"seconds": 3})", R"(, "stop": {"seconds": 3})").empty());
+  const auto of = parse_experiment(R"({"trainers": [{"workload": {"type": "idle"}, "stop_step": 9}]})", {});
+  const auto added = parse_trainer(R"({"name": "b", "workload": {"type": "idle"}, "stop_step": 9)" + target + "}",
+                                   std::get<experiment>(of), {});
+  REQUIRE(std::holds_alternative<std::vector<error>>(added));
+  CHECK(std::get<std::vector<error>>(added).front().text.starts_with("/stop/target: is looked at at sync points"));
 }
