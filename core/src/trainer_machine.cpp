@@ -27,7 +27,7 @@ trainer_machine::actions trainer_machine::built(std::uint64_t step, sync_index s
     return out;
   }
   flight_ = flight::none;
-  step_ = step;
+  step_ = measured_at_ = step;
   syncs_done_ = syncs_done;
   decided_ = syncs_done;
   advance(out);
@@ -153,6 +153,7 @@ trainer_machine::actions trainer_machine::task_ended(outcome how) {
   if (how == outcome::fatal || (how == outcome::refused && was != flight::job))
     return fail();
   if (was == flight::measure) {
+    measured_at_ = step_;
     syncs_done_ = measuring_ + 1;
     if (called_ && *called_ <= measuring_)
       called_.reset();
@@ -330,7 +331,7 @@ bool trainer_machine::would_run() {
 std::optional<sync_index> trainer_machine::due_sync() {
   if (called_ && *called_ < released_)
     called_.reset();
-  if (called_)
+  if (called_ && step_ > measured_at_)
     return called_;
   if (step_ == 0 || plan_.schedule.next_after(step_ - 1, plan_.stop_step) != step_)
     return std::nullopt;
@@ -341,6 +342,8 @@ std::optional<sync_index> trainer_machine::due_sync() {
 }
 
 std::uint64_t trainer_machine::run_limit() const {
+  if (called_)
+    return step_ + 1; // it would have parked if it had made a step
   return plan_.schedule.next_after(step_, plan_.stop_step).value_or(plan_.stop_step);
 }
 

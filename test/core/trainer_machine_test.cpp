@@ -435,9 +435,47 @@ TEST_CASE("a call by the clock holds a sync point at the next boundary") {
   CHECK(r.reports == std::map<sync_index, std::uint64_t>{{0, 17}});
   r.act(r.m.call_sync(1)); // called while it still stands at 0
   r.resume_sync();
+  CHECK(r.with_slot == rig::busy::run);
+  r.complete();
   CHECK(r.with_slot == rig::busy::measure);
   r.complete();
-  CHECK(r.reports.at(1) == 17);
+  CHECK(r.reports.at(1) == 18);
+  r.live_on();
+  CHECK(r.fault == "");
+}
+
+TEST_CASE("a trainer called by the clock that had no turn yet makes one step before it reports") {
+  machine::plan p;
+  p.stop_step = 100;
+  rig r{p};
+  r.complete();
+  r.begin();
+  r.act(r.m.call_sync(0));
+  CHECK(r.interrupted);
+  r.complete(0); // it waited for its turn
+  CHECK(r.with_slot == rig::busy::run);
+  CHECK(r.asked == 1);
+  r.push(); // whatever interrupts it again
+  r.complete(0);
+  r.complete();
+  CHECK(r.asked == 1);
+  r.complete();
+  CHECK(r.with_slot == rig::busy::measure);
+  r.complete();
+  CHECK(r.reports == std::map<sync_index, std::uint64_t>{{0, 1}});
+  SUBCASE("and so does one that begins again") {
+    rig again{p};
+    again.with_slot = rig::busy::none;
+    again.act(again.m.built(1, 1));
+    again.begin();
+    again.act(again.m.call_sync(1));
+    again.complete(0);
+    CHECK(again.asked == 1);
+    again.complete();
+    again.complete();
+    CHECK(again.reports == std::map<sync_index, std::uint64_t>{{1, 2}});
+    CHECK(again.fault == "");
+  }
   r.live_on();
   CHECK(r.fault == "");
 }

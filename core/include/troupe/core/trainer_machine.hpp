@@ -33,6 +33,9 @@ std::string_view to_string(trainer_phase x) noexcept;
 /// done in the order in which they came. What names a sync point that is over, or a decision given twice, is dropped and
 /// counted. So is a move to another slot that finds no run to go on with: it was meant to save time.
 ///
+/// A trainer that is called to a sync point by the clock makes at least one step since the last one (or since its life began) first:
+/// without a step it would have no loss to report, and one that waits long for its turns would never get on.
+///
 /// For every order of events: no run goes past a sync point or the stop step; a pause is acknowledged unless a resume or the end
 /// overtakes it; and a trainer that is not paused, parked or waiting to begin has a request with its slot.
 class trainer_machine {
@@ -152,6 +155,7 @@ private:
   flight flight_ = flight::build;
   end end_ = end::no;
   std::uint64_t step_ = 0;
+  std::uint64_t measured_at_ = 0;   ///< step of the newest measurement, or where this life began
   std::uint64_t asked_ = 0;         ///< steps of the run in flight
   bool interrupted_ = false;        ///< the run in flight was told to end
   bool begun_ = false;
