@@ -134,19 +134,32 @@ TEST_CASE("waits at barriers are summed beside what the slowest trainer sets") {
   barrier_ledger x;
   x.add(std::vector{times(0, 1, 0), times(1, 3, 0)});
   CHECK(x.total().seconds == 0);
-  CHECK(x.of(0).bound == 2);
-  CHECK(x.of(1).bound == 0);
+  CHECK(x.total().bound == 0); // nobody has left that barrier yet
   // At that barrier trainer 0 stood 2.5 s and trainer 1 half a second; then the other one was slower.
   x.add(std::vector{times(0, 5, 2.5), times(1, 4, 0.5)});
   CHECK(x.of(0).seconds == 2.5);
   CHECK(x.of(1).seconds == 0.5);
   CHECK(x.of(0).bound == 2);
-  CHECK(x.of(1).bound == 3);
+  CHECK(x.of(1).bound == 0);
   x.finish(times(0, 6, 3));
+  x.finish(times(1, 6, 4));
   CHECK(x.of(0).seconds == 3);
-  CHECK(x.total().seconds == 3.5);
+  CHECK(x.of(1).bound == 3);
+  CHECK(x.total().seconds == 7);
   CHECK(x.total().bound == 5);
   CHECK(x.of(9).seconds == 0);
+}
+
+TEST_CASE("the bound of a wait at barriers is a part of it however long a trainer waits for its slot") {
+  // One slot: the long one goes first, the short one waits for the slot and then for nobody.
+  barrier_ledger x;
+  x.add(std::vector{times(0, 1, 0), times(1, 3, 0)});
+  x.add(std::vector{times(0, 2, 0), times(1, 6, 1)});
+  x.finish(times(0, 3, 0.5));
+  x.finish(times(1, 9, 1));
+  CHECK(x.of(0).seconds == 0.5);
+  CHECK(x.of(0).bound == 0.5);
+  CHECK(x.total().bound <= x.total().seconds);
 }
 
 TEST_CASE("a restarted trainer's times count from nothing and a hold is no wait at a barrier") {

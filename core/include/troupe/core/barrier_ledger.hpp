@@ -14,7 +14,7 @@ class barrier_ledger {
 public:
   struct waits {
     double seconds = 0; ///< parked at barriers
-    double bound = 0;   ///< of these, as the slowest trainers of the barriers set it
+    double bound = 0;   ///< of these, as the slowest trainers of the barriers set it; never more
   };
 
   /// The reports of one barrier. Times of another incarnation than the last count from 0.
@@ -31,6 +31,7 @@ private:
   struct last {
     std::uint32_t incarnation = 0;
     double compute = 0, parked = 0;
+    double owed = 0; ///< what its slowest trainer sets of the wait at the barrier where it stands
     bool skip = false;
     waits sum;
   };
