@@ -1,5 +1,7 @@
 #include <cmath>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "gaussian_process.hpp"
 #include "json_path.hpp"
@@ -40,13 +42,20 @@ public:
     for (const auto& [name, d] : space.domains())
       if (is_modelled(d))
         domains_.emplace_back(name, &d);
+    std::vector<const metadata*> mine;
+    std::map<sync_index, std::vector<const metadata*>> populations;
+    for (const auto& m : in.history)
+      if (signature_in(in, m.trainer) == signature) {
+        mine.push_back(&m);
+        if (m.step >= options.burn_in_steps)
+          populations[m.sync].push_back(&m);
+      }
+    for (auto& [k, ranked] : populations)
+      exchanges_.emplace(k, exchange_at(k, std::move(ranked), options));
     std::map<trainer_id, const metadata*> before;
-    for (const auto& m : in.history) {
-      if (signature_in(in, m.trainer) != signature)
-        continue;
-      if (const auto* m0 = std::exchange(before[m.trainer], &m); m0 != nullptr)
-        observe(in, options, *m0, m);
-    }
+    for (const auto* m : mine)
+      if (const auto* m0 = std::exchange(before[m->trainer], m); m0 != nullptr)
+        observe(*m0, *m, !in.only);
     if (intervals_.size() > max_points)
       intervals_.erase(intervals_.begin(), intervals_.end() - static_cast<std::ptrdiff_t>(max_points));
     fit();
@@ -88,7 +97,33 @@ public:
   }
 
 private:
-  void observe(const policy_input& in, const pbt_options& options, const metadata& from, const metadata& to) {
+  /// What the population did at one sync point.
+  struct exchange {
+    double best = NAN;             ///< mean metric of those that could be copied
+    std::set<trainer_id> replaced; ///< who took the weights of one of them
+  };
+
+  exchange exchange_at(sync_index k, std::vector<const metadata*> ranked, const pbt_options& options) const {
+    exchange out;
+    std::sort(ranked.begin(), ranked.end(), [this](auto* a, auto* b) { return by_.ranks_before(*a, *b); });
+    const auto healthy = static_cast<std::size_t>(
+        std::count_if(ranked.begin(), ranked.end(), [this](auto* m) { return by_.healthy(*m); }));
+    const auto n = ranked.size();
+    const auto ends = n < 2 ? n : quantile_size(n, options.quantile);
+    double sum = 0;
+    for (std::size_t i = 0; i < std::min(ends, healthy); ++i)
+      sum += ranked[i]->number(by_.metric);
+    if (healthy > 0 && ends > 0)
+      out.best = sum / static_cast<double>(std::min(ends, healthy));
+    if (n < 2 || healthy < 2 || !is_due(k, options.every))
+      return out;
+    for (std::size_t i = n - ends; i < n; ++i)
+      if (!options.recipients || options.recipients->contains(ranked[i]->trainer))
+        out.replaced.insert(ranked[i]->trainer);
+    return out;
+  }
+
+  void observe(const metadata& from, const metadata& to, bool together) {
     if (!by_.healthy(from) || !by_.healthy(to) || to.step <= from.step)
       return;
     interval x;
@@ -101,10 +136,12 @@ private:
       moved = moved || was == nullptr || *was != *is;
       x.at.x.push_back(*at);
     }
-    // With new hyperparameters it took over weights as well: it began about as well as the best did then.
-    const auto start = moved               ? best_at(in, options, from.sync)
-                       : by_.healthy(from) ? from.number(by_.metric)
-                                           : NAN;
+    // Who took over weights began about as well as the best did then. Where all meet, the rule says who did; else only new
+    // hyperparameters tell.
+    const auto then = exchanges_.find(from.sync);
+    const bool replaced =
+        then != exchanges_.end() && (together ? then->second.replaced.contains(from.trainer) : moved);
+    const auto start = replaced ? then->second.best : from.number(by_.metric);
     const auto gain = (to.number(by_.metric) - start) / static_cast<double>(to.step - from.step);
     if (!std::isfinite(gain))
       return;
@@ -112,24 +149,6 @@ private:
     x.at.t = from.sync;
     x.gain = by_.maximise ? gain : -gain;
     intervals_.push_back(std::move(x));
-  }
-
-  /// The mean metric of the best quantile at a sync point.
-  double best_at(const policy_input& in, const pbt_options& options, sync_index k) {
-    const auto [i, fresh] = best_.try_emplace(k, NAN);
-    if (!fresh)
-      return i->second;
-    std::vector<double> all;
-    for (const auto& m : in.history)
-      if (m.sync == k && by_.healthy(m))
-        all.push_back(m.number(by_.metric));
-    std::sort(all.begin(), all.end(), [this](double a, double b) { return by_.better(a, b); });
-    const auto n = std::max<std::size_t>(
-        1, static_cast<std::size_t>(std::floor(static_cast<double>(all.size()) * options.quantile + 1e-9)));
-    double sum = 0;
-    for (std::size_t j = 0; j < std::min(n, all.size()); ++j)
-      sum += all[j];
-    return i->second = all.empty() ? NAN : sum / static_cast<double>(std::min(n, all.size()));
   }
 
   /// The start's metric is scaled to 0 … 1, gains to mean 0 and deviation 1.
@@ -176,7 +195,7 @@ private:
   const objective& by_;
   std::vector<std::pair<std::string, const domain*>> domains_;
   std::vector<interval> intervals_;
-  std::map<sync_index, double> best_;
+  std::map<sync_index, exchange> exchanges_;
   double low_ = 0, high_ = 1;
   std::optional<gaussian_process> model_;
 };

@@ -11,6 +11,11 @@ using internal::fault_at;
 using internal::json;
 using internal::object_reader;
 
+std::size_t quantile_size(std::size_t n, double quantile) {
+  const auto wanted = static_cast<std::size_t>(std::floor(static_cast<double>(n) * quantile + 1e-9));
+  return std::min(std::max<std::size_t>(wanted, 1), n / 2);
+}
+
 std::map<trainer_id, decision> pbt_policy::decide(const policy_input& in, random_stream& rng) const {
   std::map<trainer_id, decision> out;
   std::map<std::string_view, population> populations;
@@ -44,9 +49,7 @@ void pbt_policy::decide_one(const metadata& me, const population& ranked, std::s
           "nobody to exploit: no other trainer past its burn-in has a workload of the same signature";
     return;
   }
-  const auto wanted =
-      static_cast<std::size_t>(std::floor(static_cast<double>(n) * options_.quantile + 1e-9));
-  const auto count = std::min(std::max<std::size_t>(wanted, 1), n / 2);
+  const auto count = quantile_size(n, options_.quantile);
   const auto rank = static_cast<std::size_t>(std::find(ranked.begin(), ranked.end(), &me) - ranked.begin());
   if (rank < n - count || (options_.recipients && !options_.recipients->contains(me.trainer)))
     return;

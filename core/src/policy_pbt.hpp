@@ -20,6 +20,9 @@ struct pbt_options {
   std::optional<std::set<trainer_id>> recipients; ///< nullopt: everybody
 };
 
+/// How many of `n`, at least 2, are in each end's quantile: at least one, at most half.
+std::size_t quantile_size(std::size_t n, double quantile);
+
 /// Reads everything but what "explore" needs; faults as for `policy_registry::factory`.
 void read_pbt(internal::object_reader& in, pbt_options& into, std::span<const std::string> trainer_names,
               std::vector<error>& faults);

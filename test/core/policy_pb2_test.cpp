@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -37,6 +41,8 @@ struct population {
   std::vector<metadata> now, history;
   double drift = 0;
   std::vector<double> explored; ///< learning rates, in order
+  std::set<trainer_id> copied;  ///< who took weights in the newest round
+  std::function<double(const metadata&)> gain_of;
 
   explicit population(std::size_t n, std::uint64_t seed) {
     random_stream rng(seed, "population");
@@ -53,11 +59,14 @@ struct population {
   }
 
   double gain(const metadata& m) const {
+    if (gain_of)
+      return gain_of(m);
     const double at = std::log10(*m.hp.number("lr", 0)) + 1 + drift * m.sync;
     return std::exp(-2 * at * at);
   }
 
-  void round(const policy& p, sync_index k, std::uint64_t seed) {
+  void round(const policy& p, sync_index k, std::uint64_t seed,
+             std::function<std::string_view(trainer_id)> signature = nullptr) {
     for (auto& m : now) {
       m.sync = k;
       m.step = 100 * (k + 1);
@@ -68,14 +77,18 @@ struct population {
     in.index = k;
     in.reports = now;
     in.history = history;
+    in.signature = std::move(signature);
+    copied.clear();
     random_stream rng(seed, "policy", k);
     const auto reports = now;
     for (const auto& [t, d] : p.decide(in, rng)) {
       if (d.copy_from)
         now[t].accuracy = reports[*d.copy_from].accuracy;
       now[t].hp.update(d.changes);
-      if (d.copy_from)
-        explored.push_back(*now[t].hp.number("lr", 0));
+      if (!d.copy_from)
+        continue;
+      copied.insert(t);
+      explored.push_back(*now[t].hp.number("lr", 0));
     }
   }
   double best() const {
@@ -123,6 +136,44 @@ TEST_CASE("pb2 gains more than population based training from few trainers") {
     without += b.best();
   }
   CHECK(with_model > without);
+}
+
+TEST_CASE("pb2 reckons gains among trainers of one signature alone") {
+  const auto space = space_of(lr_and_list);
+  const auto p = make("pb2", space);
+  double off = 0;
+  std::size_t n = 0;
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    population x(16, seed);
+    for (auto& m : x.now)
+      m.accuracy = m.trainer % 2 == 1 ? 1000 : 0; // another task, whose numbers are larger
+    for (sync_index k = 0; k < 12; ++k)
+      x.round(*p, k, seed, [](trainer_id t) -> std::string_view { return t % 2 == 1 ? "odd" : "even"; });
+    REQUIRE(x.explored.size() > 24);
+    for (std::size_t i = x.explored.size() / 2; i < x.explored.size(); ++i, ++n)
+      off += std::abs(std::log10(x.explored[i]) + 1);
+  }
+  CHECK(off / static_cast<double>(n) < 0.4);
+}
+
+TEST_CASE("pb2 takes no jump to better weights for the gain of settings that it chose once more") {
+  // Where only 2 gains anything, whoever is replaced and draws 1 or 3 again has won much, but by its new weights.
+  const auto space = space_of(R"({"width": {"type": "choice", "values": [1, 2, 3], "ordered": true}})");
+  const auto p = make("pb2", space);
+  std::size_t wrong = 0;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    population x(8, seed);
+    random_stream rng(seed, "widths");
+    for (auto& m : x.now)
+      m.hp = space.sample(rng);
+    x.gain_of = [](const metadata& m) { return *m.hp.integer("width", 0) == 2 ? 1.0 : 0.0; };
+    for (sync_index k = 0; k < 12; ++k) {
+      x.round(*p, k, seed);
+      for (const auto t : x.copied)
+        wrong += k >= 2 && *x.now[t].hp.integer("width", 0) != 2;
+    }
+  }
+  CHECK(wrong < 25); // 38 where such a jump counts
 }
 
 TEST_CASE("pb2 is a function of the history and the random numbers alone") {
