@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "object_reader.hpp"
@@ -31,20 +33,27 @@ public:
 
   std::map<trainer_id, decision> decide(const policy_input& in, random_stream&) const override {
     std::map<trainer_id, decision> out;
-    std::map<trainer_id, std::vector<const metadata*>> reports;
+    reports_of reports;
     for (const auto& m : in.history)
       reports[m.trainer].push_back(&m);
-    for (const auto& m : in.reports)
-      if (!in.only || *in.only == m.trainer)
-        if (auto d = decide_one(m, reports); d.act == decision::action::stop)
-          out[m.trainer] = std::move(d);
+    std::map<std::uint64_t, std::vector<average>> averages; // by step: those who meet are at the same one
+    for (const auto& m : in.reports) {
+      if (in.only && *in.only != m.trainer)
+        continue;
+      const auto [i, fresh] = averages.try_emplace(m.step);
+      if (fresh)
+        i->second = averages_up_to(m.step, reports);
+      if (auto d = decide_one(m, reports, i->second); d.act == decision::action::stop)
+        out[m.trainer] = std::move(d);
+    }
     return out;
   }
 
 private:
   using reports_of = std::map<trainer_id, std::vector<const metadata*>>;
+  using average = std::pair<double, trainer_id>;
 
-  decision decide_one(const metadata& me, const reports_of& reports) const {
+  decision decide_one(const metadata& me, const reports_of& reports, const std::vector<average>& averages) const {
     decision d;
     const auto mine = reports.find(me.trainer);
     if (me.step < options_.burn_in_steps || mine == reports.end() ||
@@ -54,14 +63,18 @@ private:
     for (const auto* m : mine->second)
       if (options_.by.healthy(*m) && (best == nullptr || options_.by.better(*m, *best)))
         best = m;
-    std::vector<double> averages;
-    for (const auto& [t, theirs] : reports)
-      if (t != me.trainer)
-        if (const auto x = average_up_to(me.step, theirs))
-          averages.push_back(*x);
-    if (averages.size() < options_.min_trainers)
+    auto own = averages.end();
+    if (const auto x = average_up_to(me.step, mine->second))
+      own = std::lower_bound(averages.begin(), averages.end(), average{*x, me.trainer});
+    const auto others = averages.size() - (own != averages.end());
+    if (others < options_.min_trainers)
       return d;
-    const auto median = median_of(std::move(averages));
+    // The n-th of the others.
+    const auto nth = [&](std::size_t n) {
+      const auto skip = own != averages.end() && n >= static_cast<std::size_t>(own - averages.begin());
+      return averages[n + skip].first;
+    };
+    const auto median = others % 2 == 1 ? nth(others / 2) : (nth(others / 2 - 1) + nth(others / 2)) / 2;
     if (best != nullptr && !options_.by.better(median, best->number(options_.by.metric)))
       return d;
     d.act = decision::action::stop;
@@ -89,10 +102,14 @@ private:
     return came && n > 0 ? std::optional{sum / static_cast<double>(n)} : std::nullopt;
   }
 
-  static double median_of(std::vector<double> xs) {
-    std::sort(xs.begin(), xs.end());
-    const auto n = xs.size();
-    return n % 2 == 1 ? xs[n / 2] : (xs[n / 2 - 1] + xs[n / 2]) / 2;
+  /// Of everybody who has come so far, in ascending order.
+  std::vector<average> averages_up_to(std::uint64_t step, const reports_of& reports) const {
+    std::vector<average> out;
+    for (const auto& [t, theirs] : reports)
+      if (const auto x = average_up_to(step, theirs))
+        out.emplace_back(*x, t);
+    std::sort(out.begin(), out.end());
+    return out;
   }
 
   median_options options_;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include <nlohmann/json.hpp>
@@ -110,6 +112,41 @@ TEST_CASE("FAULTS row 19 healthy trainers are not stopped for what is not finite
     const past p({row, row});
     const auto gone = p.stopped(*median((R"({"mode": ")" + mode + R"("})").c_str()));
     CHECK(gone == std::vector<trainer_id>{5, 6, 7});
+  }
+}
+
+TEST_CASE("the median of the others is that of a plain reckoning for any number of trainers") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    random_stream rng(seed, "median");
+    const auto n = 4 + rng.below(9);
+    std::vector<std::vector<double>> rows(1 + rng.below(4));
+    for (auto& row : rows)
+      for (std::uint64_t t = 0; t < n; ++t)
+        row.push_back(rng.below(8) == 0 ? nan_value : static_cast<double>(rng.below(5)));
+    std::vector<trainer_id> expected;
+    for (trainer_id me = 0; me < n; ++me) {
+      double best = -inf;
+      std::vector<double> averages;
+      for (trainer_id t = 0; t < n; ++t) {
+        double sum = 0, count = 0;
+        for (const auto& row : rows)
+          if (std::isfinite(row[t])) {
+            sum += row[t];
+            ++count;
+            if (t == me)
+              best = std::max(best, row[t]);
+          }
+        if (t != me && count > 0)
+          averages.push_back(sum / count);
+      }
+      std::sort(averages.begin(), averages.end());
+      const auto half = averages.size() / 2;
+      if (averages.size() >= 3 &&
+          best < (averages.size() % 2 == 1 ? averages[half] : (averages[half - 1] + averages[half]) / 2))
+        expected.push_back(me);
+    }
+    CAPTURE(seed);
+    CHECK(past(rows).stopped(*median(R"({"min_reports": 1})")) == expected);
   }
 }
 
