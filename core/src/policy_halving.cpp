@@ -223,8 +223,13 @@ public:
     std::map<trainer_id, decision> out;
     const ladder all(in, options_.by);
     if (in.last_call) {
+      // Some may not have been there to be promoted when they came to be among the best: they were being restarted.
+      for (const auto k : all.highest_first())
+        for (std::size_t i = 0; i < all.rung(k).size() / options_.eta; ++i)
+          if (const auto& m = *all.rung(k)[i]; all.is_held_at(m.trainer, k) && options_.by.healthy(m))
+            out[m.trainer] = promoted(m, i, all.rung(k).size());
       // Fewer than eta came to some rung: the best there goes on all the same, so that one comes to its end.
-      if (std::find(in.standing.begin(), in.standing.end(), trainer_standing::finished) != in.standing.end())
+      if (!out.empty() || std::find(in.standing.begin(), in.standing.end(), trainer_standing::finished) != in.standing.end())
         return out;
       for (const auto k : all.highest_first())
         for (std::size_t i = 0; i < all.rung(k).size(); ++i)

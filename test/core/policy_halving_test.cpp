@@ -280,6 +280,32 @@ TEST_CASE("asha stops those that cannot be promoted any more as soon as that is 
   CHECK(s.reasons().at(0) == "promoted: accuracy 1 is number 1 of 3");
 }
 
+TEST_CASE("in a last call asha lets go on who came to be among the best while it was not there") {
+  const auto asha = make("asha");
+  std::vector<metadata> history;
+  for (trainer_id t = 0; t < 6; ++t) {
+    metadata m;
+    m.trainer = t;
+    m.step = 1;
+    m.loss = 1;
+    m.accuracy = 1 - 0.1 * t;
+    history.push_back(m);
+  }
+  // Trainer 1 is held since it was among few, and 0 has come to its end.
+  using standing = trainer_standing;
+  const std::vector<standing> standings{standing::finished, standing::held,    standing::held,
+                                        standing::stopped,  standing::stopped, standing::stopped};
+  policy_input in;
+  in.history = history;
+  in.standing = standings;
+  in.last_call = true;
+  random_stream rng(1, "policy", 0);
+  const auto decisions = asha->decide(in, rng);
+  REQUIRE(decisions.size() == 1);
+  CHECK(decisions.at(1).act == decision::action::go_on);
+  CHECK(decisions.at(1).reason == "promoted: accuracy 0.9 is number 2 of 6");
+}
+
 TEST_CASE("an infinite value is never promoted in either direction") {
   const double inf = std::numeric_limits<double>::infinity();
   for (const std::string type : {"halving", "asha"})
