@@ -187,6 +187,7 @@ core::trainer_id coordinator::add(core::trainer_spec spec, const std::string& te
   trainers_.push_back(std::move(t));
   ++live_;
   auto& added = trainers_.back();
+  engine_.expected(added.id);
   event("trainer_added", {{"trainer", added.id}, {"name", added.spec.name}, {"text", text}});
   return added.id;
 }

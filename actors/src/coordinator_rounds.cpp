@@ -249,7 +249,8 @@ void coordinator::make_mean(const std::vector<core::trainer_id>& of) {
         x.what.changes = {};
         x.what.reason += "; could not be averaged: " + mean.error().text;
       }
-      send_decision(t, k, x.what, mean ? std::vector{*mean} : std::vector<state_ref>{}, round_.saves);
+      // A held one is parked at an older sync point than this.
+      send_decision(t, x.index, x.what, mean ? std::vector{*mean} : std::vector<state_ref>{}, round_.saves);
     }
   });
 }
@@ -454,6 +455,12 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
     auto decisions = ask_policy(in, (std::uint64_t{t.id} + 1) << 32 | k);
     if (const auto i = decisions.find(t.id); i != decisions.end())
       d = i->second;
+  }
+  if (d.act == core::decision::action::hold) {
+    d = {};
+    event("decision_refused", {{"trainer", t.id},
+                               {"index", k},
+                               {"reason", "it cannot be held: the policy does not say that it holds trainers, so none waits"}});
   }
   if (auto enough = look_at(t, m))
     d = std::move(*enough);

@@ -89,6 +89,7 @@ void sync_engine::leave(member& m, bool coming_back) {
 /// The member that an event of (t, incarnation) is about, or null if the event is stale. An incarnation that
 /// was not announced yet (its news overtook the announcement) takes the place of the older one.
 sync_engine::member* sync_engine::accept(trainer_id t, std::uint32_t incarnation) {
+  expected_.erase(t);
   auto [i, is_new] = members_.try_emplace(t);
   auto& m = i->second;
   if (!is_new && incarnation < m.incarnation) {
@@ -117,6 +118,11 @@ bool sync_engine::still_held(const seat& s) const {
 
 // -- events
 // ------------------------------------------------------------------------------------------------------------
+
+void sync_engine::expected(trainer_id t) {
+  if (members_.contains(t) || !expected_.insert(t).second)
+    ++dropped_;
+}
 
 sync_engine::actions sync_engine::member_up(trainer_id t, std::uint32_t incarnation,
                                             std::optional<sync_index> next, time_point now) {
@@ -377,9 +383,9 @@ void sync_engine::advance(time_point now, actions& out) {
     finish_round(now, out);
   if (phase_ == phase::idle)
     take_next(out);
-  if (phase_ == phase::idle && held_ > 0 && held_ == live_)
+  if (phase_ == phase::idle && only_held_left())
     last_call(out);
-  if (phase_ == phase::idle && live_ == 0 && !members_.empty() && !done_said_) {
+  if (phase_ == phase::idle && live_ == 0 && expected_.empty() && !members_.empty() && !done_said_) {
     done_said_ = true;
     out.push_back(all_done{});
   }
@@ -531,13 +537,14 @@ void sync_engine::give_to_held(actions& out) {
     const auto d = decisions_.find(s.trainer);
     return d != decisions_.end() && d->second.act == what && still_held(s);
   };
+  const bool alone = only_held_left(); // as when the policy was asked
   const bool anyone = std::any_of(asked_.begin(), asked_.end(), [&](const seat& s) {
     return decided_to(s, decision::action::go_on);
   });
   for (const auto& s : asked_) {
     if (decided_to(s, decision::action::go_on) || decided_to(s, decision::action::stop))
       give(s, std::move(decisions_.at(s.trainer)), out);
-    else if (last_call_ && !anyone && still_held(s))
+    else if (last_call_ && !anyone && alone && still_held(s))
       give(s, {decision::action::stop, {}, {}, {}, "stopped by policy: nothing can let it go on any more"}, out);
   }
 }
@@ -692,8 +699,11 @@ std::string sync_engine::fingerprint(time_point now) const {
       put(a);
     put(d.changes.size());
   }
-  for (const auto t : donors_)
-    put(t);
+  for (const auto* some : {&donors_, &expected_}) {
+    put(some->size());
+    for (const auto t : *some)
+      put(t);
+  }
   return out;
 }
 

@@ -1,6 +1,7 @@
 /// Whole runs whose policy holds trainers and lets them go on.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "run_fixture.hpp"
@@ -207,4 +208,66 @@ TEST_CASE("whom nobody lets go on any more is stopped with that as the reason") 
   const auto ends = s.seen->events("trainer_finished");
   REQUIRE(ends.size() == 2);
   CHECK(ends[1].details["reason"] == "stopped by policy: nothing can let it go on any more");
+}
+
+TEST_CASE("one that is held takes the mean of those at a later sync point and goes on from where it was") {
+  set_up s(experiment_of(3, 300, 100), 2, nullptr, [](const core::policy_input& in, core::random_stream&) {
+    std::map<core::trainer_id, core::decision> out;
+    if (in.index == 0)
+      out[1].act = core::decision::action::hold;
+    if (in.index == 1 && in.standing[1] == core::trainer_standing::held)
+      out[1].average_of = {0, 2};
+    return out;
+  });
+  auto run = s.start();
+  REQUIRE(run->wait_for(std::chrono::seconds(60)));
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(find(summary, "t1").state == trainer_state::finished);
+  CHECK(find(summary, "t1").step == 300);
+  CHECK(s.seen->events("average_failed").empty());
+}
+
+TEST_CASE("those that are held are not given up while one that was added is on its way") {
+  auto what = std::make_shared<mischief>();
+  what->hold("t0", 250);
+  what->hold_builds("late");
+  std::atomic<int> last_calls = 0;
+  set_up s(experiment_of(2, 300, 100), 3, what, [&](const core::policy_input& in, core::random_stream&) {
+    std::map<core::trainer_id, core::decision> out;
+    last_calls += in.last_call;
+    if (in.index == 0)
+      out[1].act = core::decision::action::hold;
+    if (in.index == 2 && in.standing[1] == core::trainer_standing::held)
+      out[1] = {};
+    return out;
+  });
+  auto run = s.start();
+  REQUIRE(s.seen->wait_for_sync(2));
+  const auto control = run->control();
+  REQUIRE(control.add_trainer(R"({"name": "late", "stop_step": 500, "workload": {"type": "walk", "size": 4}})").get());
+  what->release();
+  REQUIRE(s.seen->wait_for_event("trainer_finished"));
+  REQUIRE(control.status().get());
+  what->release_builds();
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(last_calls == 0);
+  CHECK(find(summary, "t1").state == trainer_state::finished);
+  CHECK(find(summary, "late").step == 500);
+}
+
+TEST_CASE("an asynchronous policy that does not say that it holds trainers holds none and that is told") {
+  auto exp = experiment_of(1, 300, 100);
+  exp.sync.asynchronous = true;
+  set_up s(exp, 1, nullptr, [](const core::policy_input&, core::random_stream&) {
+    std::map<core::trainer_id, core::decision> out;
+    out[0].act = core::decision::action::hold;
+    return out;
+  });
+  const auto summary = s.run();
+  CHECK(find(summary, "t0").state == trainer_state::finished);
+  const auto refused = s.seen->events("decision_refused");
+  REQUIRE(refused.size() == 2);
+  CHECK(refused[0].details["reason"].get<std::string>().find("does not say that it holds") != std::string::npos);
 }

@@ -504,6 +504,50 @@ TEST_CASE("when nobody runs any more the held ones are asked about once more and
   CHECK(only<engine::all_done>(e.member_finished(1, 0, t0)).size() == 1);
 }
 
+TEST_CASE("there is no last call while one that was never up is on its way") {
+  auto e = with_members(2);
+  (void)e.reported(report(0, 0), std::nullopt, t0);
+  (void)e.reported(report(1, 0), std::nullopt, t0);
+  (void)e.decided(0, {{1, hold_it()}}, t0);
+  e.expected(7);
+  e.expected(7);
+  e.expected(0);
+  CHECK(e.dropped() == 2);
+  CHECK(only<engine::decide>(e.member_finished(0, 0, t0)).empty());
+  CHECK(e.live() == 1);
+  SUBCASE("it comes and ends") {
+    CHECK(e.member_up(7, 0, std::nullopt, t0).empty());
+    CHECK(only<engine::decide>(e.member_finished(7, 0, t0)).size() == 1);
+  }
+  SUBCASE("it is gone before it was up") {
+    CHECK(only<engine::decide>(e.member_down(7, 0, true, t0)).empty()); // it begins anew
+    CHECK(only<engine::decide>(e.member_down(7, 0, false, t0)).size() == 1);
+  }
+  SUBCASE("it comes to a sync point at which the other one is let go on") {
+    (void)e.member_up(7, 0, 1, t0);
+    const auto asked = only<engine::decide>(e.reported(report(7, 1), std::nullopt, t0));
+    REQUIRE(asked.size() == 1);
+    CHECK_FALSE(asked[0].last_call);
+    CHECK(asked[0].held == std::vector<trainer_id>{1});
+  }
+}
+
+TEST_CASE("nobody is stopped by a last call during which somebody comes") {
+  auto e = with_members(2);
+  (void)e.reported(report(0, 0), std::nullopt, t0);
+  (void)e.reported(report(1, 0), std::nullopt, t0);
+  (void)e.decided(0, {{1, hold_it()}}, t0);
+  REQUIRE(only<engine::decide>(e.member_finished(0, 0, t0)).size() == 1);
+  SUBCASE("it is on its way") { e.expected(2); }
+  SUBCASE("it is there") { CHECK(e.member_up(2, 0, std::nullopt, t0).empty()); }
+  CHECK(only<engine::apply>(e.decided(0, {}, t0)).empty());
+  CHECK(e.held() == 1);
+  CHECK(e.current_phase() == engine::phase::idle);
+  (void)e.member_up(2, 0, std::nullopt, t0);
+  CHECK(only<engine::decide>(e.member_finished(2, 0, t0)).size() == 1);
+  CHECK(only<engine::apply>(e.decided(0, {}, t0)).size() == 1);
+}
+
 TEST_CASE("one that is held and restarted is held again where it was") {
   auto e = with_members(2);
   (void)e.reported(report(0, 0), 1, t0);

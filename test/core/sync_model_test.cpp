@@ -49,8 +49,10 @@ public:
 
   explicit world(const plan& p)
       : plan_(p), engine_(p.options, std::nullopt, p.one_by_one), trainers_(p.members) {
-    for (trainer_id t = 0; t < p.members; ++t)
+    for (trainer_id t = 0; t < p.members; ++t) {
+      engine_.expected(t);
       start(t, 0, 0);
+    }
   }
 
   const std::vector<event>& pending() const { return pending_; }
@@ -283,6 +285,8 @@ private:
     last_calls_ += d.last_call;
     if (d.last_call && d.held.size() != engine_.live())
       throw broken("a last call while somebody runs");
+    if (d.last_call && known_.size() < trainers_.size())
+      throw broken("a last call while somebody is on the way");
     for (const auto t : d.held)
       if (std::none_of(held_.begin(), held_.end(), [&](const auto& h) { return h.first == t; }))
         throw broken("asked about one that is not held");
@@ -314,6 +318,8 @@ private:
       throw broken("applied twice");
     if (x.incarnation != known_[x.trainer])
       throw broken("a decision went to an older incarnation");
+    if (x.what.reason.starts_with("stopped by policy: nothing can") && engine_.held() != engine_.live())
+      throw broken("one that is held was given up while somebody runs");
     owed_.insert({x.trainer, x.incarnation, x.index});
     if (!is(x.trainer, x.incarnation, place::parked) || trainers_[x.trainer].at != x.index)
       return;

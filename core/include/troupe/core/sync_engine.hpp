@@ -35,8 +35,8 @@ namespace troupe::core {
 /// A decision to hold takes a member out of the barrier as it is parked: running → parked(k) → held(k). Every
 /// later round asks about the held ones too; one that is let go on runs from where it was held. It may then
 /// come to sync points that are over for the others: these are opened once more, before any later round goes
-/// on. When nobody but held members is left there is a last call; if the policy lets none of them go on, all
-/// are stopped, so that none is held for ever.
+/// on. When nobody but held members is left, and nobody else is expected, there is a last call; if the policy lets none of
+/// them go on, and still nobody else is there, all are stopped, so that none is held for ever.
 ///
 /// A round k waits for the members that will reach k: running ones whose next sync point is k or an earlier
 /// one, and those that are coming back. It closes when all of them have reported, when a quorum of them has,
@@ -139,6 +139,9 @@ public:
   void restore(trainer_id t, const past& x);
 
   // -- events -------------------------------------------------------------------------------------
+  /// A trainer that was never up is on its way. Nobody waits for it, but there is no last call before it is up or gone.
+  /// Ignored (and counted) if it was heard of before.
+  void expected(trainer_id t);
   /// A trainer starts (or starts again: higher incarnation) at `step`. `next` is the first sync point it will
   /// reach; nullopt: it
   /// reaches none before its stop step.
@@ -218,6 +221,7 @@ private:
   bool still_held(const seat& s) const;
   void ask_about_held();
   void take_aside();
+  bool only_held_left() const { return held_ > 0 && held_ == live_ && expected_.empty(); }
   void take_next(actions& out);
   void last_call(actions& out);
   bool seated(const seat& s) const;
@@ -240,6 +244,7 @@ private:
   sync_index index_ = 0; ///< of the open round
   std::optional<sync_index> closed_;
   std::unordered_map<trainer_id, member> members_;
+  std::set<trainer_id> expected_; ///< never up so far
   std::map<sync_index, std::size_t>
       running_by_next_; ///< how many running, not stopping members head for each sync point
   std::size_t coming_back_ = 0, live_ = 0, parked_ = 0, held_ = 0;
