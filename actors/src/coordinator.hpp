@@ -116,6 +116,9 @@ private:
     bool enough = false;                      ///< told to stop because of its own rules
     std::optional<clock::time_point> stop_at; ///< its time is over then
     std::string reason;                       ///< why it was stopped
+    // Of the place that it fills:
+    std::uint64_t place_step = 0; ///< how far those before it came
+    std::uint32_t fruitless = 0;  ///< so many in a row came no further
   };
 
   /// A pause, resume, push or stop that waits for its trainers.

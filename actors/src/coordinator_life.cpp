@@ -296,7 +296,8 @@ void coordinator::give_up(trainer& t, const core::error& why, bool told) {
                              {"final", true}});
   supervise([ref = ref_of(t)](supervisor& s) { s.forget(ref, true); });
   end(t, trainer_state::failed);
-  if (exp_.failures.refill && !interrupt_asked_)
+  // Not where it was to stop in any case, and so is the run.
+  if (exp_.failures.refill && !exp_.failures.fail_fast && !interrupt_asked_ && t.stop_reason.empty())
     refill(t);
   perform(engine_.member_down(t.id, was, false, clock::now()));
   if (exp_.failures.fail_fast && run_failure_.text.empty()) {
@@ -319,10 +320,19 @@ void coordinator::refill(const trainer& gone) {
   in.signature = gone.signature;
   in.reports = reports;
   in.signature_of = [this](core::trainer_id t) -> std::string_view { return trainers_.at(t).signature; };
+  in.fruitless = gone.step > gone.place_step ? 0 : gone.fruitless;
   core::random_stream rng(exp_.seed, "refill", gone.id);
   const auto plan = core::plan_refill(in, exp_.space, {}, rng);
-  if (!plan)
+  if (!plan) {
+    event("place_left_empty",
+          {{"trainer", gone.id},
+           {"name", gone.spec.name},
+           {"reason", in.fruitless >= core::max_fruitless_refills
+                          ? std::to_string(in.fruitless) + " in a row came no further than step " +
+                                std::to_string(gone.place_step)
+                          : "there is neither a healthy trainer to copy nor a search space to draw from"}});
     return;
+  }
   const trainer* donor = plan->copy_from ? &trainers_.at(*plan->copy_from) : nullptr;
   auto spec = donor ? donor->spec : gone.spec;
   const auto base = gone.spec.name.substr(0, gone.spec.name.rfind("-again"));
@@ -350,6 +360,8 @@ void coordinator::refill(const trainer& gone) {
     text["stop"] = core::to_json(spec.stop);
   event("trainer_refilled", {{"trainer", gone.id}, {"by", spec.name}, {"reason", plan->reason}});
   auto& fresh = trainers_[add(spec, text.dump())];
+  fresh.place_step = std::max(gone.step, gone.place_step);
+  fresh.fruitless = in.fruitless + 1;
   if (!donor || !(donor->kept || donor->hdl)) {
     launch(fresh);
     return;

@@ -7,6 +7,8 @@ namespace troupe::core {
 
 std::optional<refill_plan> plan_refill(const refill_input& in, const search_space& space,
                                        const perturbation& how, random_stream& rng) {
+  if (in.fruitless >= max_fruitless_refills)
+    return std::nullopt;
   const auto signature_of = [&in](trainer_id t) {
     return in.signature_of ? in.signature_of(t) : std::string_view{};
   };

@@ -318,6 +318,41 @@ TEST_CASE("FAULTS row 20 a population that loses members is filled up again") {
   CHECK(s.seen->events("trainer_refilled").size() == 3);
 }
 
+TEST_CASE("the place of a trainer that was to stop stays empty and so does one in which everything fails") {
+  auto what = std::make_shared<mischief>();
+  auto exp = experiment_of(1, 500, 100);
+  exp.failures.max_restarts = 0;
+  exp.failures.refill = true;
+  exp.space = std::get<core::search_space>(
+      core::search_space::from_json({{"lr", {{"type", "uniform"}, {"low", 0.01}, {"high", 0.5}}}}, ""));
+  SUBCASE("it was to stop") {
+    what->hold("t0", 50);
+    what->fail("t0", 50);
+    set_up s(exp, 1, what);
+    auto run = s.start();
+    REQUIRE(s.seen->wait([](const recorder& r) { return r.started(); }));
+    auto stopping = run->control().stop();
+    REQUIRE(run->control().status().get()); // it is on its way
+    what->release();
+    CHECK(stopping.get());
+    CHECK(run->wait().trainers.size() == 1);
+  }
+  SUBCASE("everything fails") {
+    what->fail("t0", 130);
+    for (unsigned i = 1; i <= 30; ++i)
+      what->fail("t0-again" + std::to_string(i), i == 3 ? 230 : 130);
+    set_up s(exp, 1, what);
+    const auto summary = s.run();
+    CHECK(summary.outcome == run_outcome_kind::failed);
+    // The third came further than those before it: ten more after that.
+    CHECK(summary.trainers.size() == 1 + 3 + 10);
+    const auto left = s.seen->events("place_left_empty");
+    REQUIRE(left.size() == 1);
+    CHECK(left[0].details["name"] == "t0-again13");
+    CHECK(left[0].details["reason"] == "10 in a row came no further than step 200");
+  }
+}
+
 TEST_CASE("FAULTS row 38 in step the spread is nothing at a sync point") {
   // One slot has twice the trainers of the other's; still everybody is at the same step.
   auto exp = experiment_of(3, 400, 100);

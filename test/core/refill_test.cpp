@@ -114,3 +114,13 @@ TEST_CASE("nothing is filled where the same trainer would only fail again") {
   CHECK(copy->copy_from == trainer_id{1});
   CHECK(copy->hp == reports[0].hp);
 }
+
+TEST_CASE("a place is given up when those that filled it came no further so often in a row") {
+  const auto space = lr_space();
+  random_stream rng{1, "refill"};
+  const std::vector<metadata> reports{healthy(1)};
+  refill_input in{0, {{"lr", 0.5}}, {}, reports, {}, max_fruitless_refills - 1};
+  CHECK(plan_refill(in, space, {}, rng));
+  ++in.fruitless;
+  CHECK_FALSE(plan_refill(in, space, {}, rng));
+}

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -21,7 +22,12 @@ struct refill_input {
       reports; ///< the newest of each living trainer; the failed one's own is passed over
   /// By trainer number, as in `policy_input`.
   std::function<std::string_view(trainer_id)> signature_of;
+  /// How often in a row this place was filled by one that came no further than those before it.
+  std::uint32_t fruitless = 0;
 };
+
+/// So often: then the place stays empty, or a run in which everything fails would never end.
+constexpr std::uint32_t max_fruitless_refills = 10;
 
 /// Who takes the place of a trainer that failed for good.
 struct refill_plan {
@@ -35,7 +41,8 @@ struct refill_plan {
 /// Keeps the population at its size: a copy of a healthy trainer (finite loss, equal signature; any signature
 /// if the failed one never had any), drawn uniformly, with its hyperparameters perturbed; without one a fresh
 /// draw from the search space over the failed trainer's hyperparameters. nullopt if there is neither a donor
-/// nor a search space: the same trainer would fail again. A pure function of its arguments.
+/// nor a search space, as the same trainer would fail again, and after `max_fruitless_refills`. A pure function of its
+/// arguments.
 std::optional<refill_plan> plan_refill(const refill_input& in, const search_space& space,
                                        const perturbation& how, random_stream& rng);
 
