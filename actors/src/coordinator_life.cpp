@@ -102,8 +102,8 @@ std::optional<core::decision> coordinator::look_at(trainer& t, const core::metad
     stop_all("the experiment reached its target: " + t.spec.name + " has " + rules.target->text());
   if (rules.steps > 0) {
     std::uint64_t steps = 0;
-    for (const auto& x : trainers_)
-      steps += x.step;
+    for (const auto& x : trainers_) // not what a status happened to find: a run can be repeated
+      steps += x.newest ? x.newest->step : 0;
     if (steps >= rules.steps)
       stop_all("the experiment's " + std::to_string(rules.steps) + " steps are done");
   }
@@ -220,6 +220,7 @@ void coordinator::on_failure(trainer& t, const core::error& why, bool blameless)
   t.hdl = nullptr;
   t.state = trainer_state::restarting;
   leave_all(t, why.text);
+  acknowledge(operation::kind::resume, t, t.step); // its new life simply begins
   starting_first_.erase(t.id); // the engine knows from here on that it is coming
   perform(engine_.member_down(t.id, was, true, clock::now()));
   launch(t);

@@ -1,6 +1,9 @@
 /// Steering a run while it goes on.
 #include <doctest/doctest.h>
 
+#include <future>
+#include <thread>
+
 #include "run_fixture.hpp"
 
 using namespace troupe;
@@ -188,6 +191,35 @@ TEST_CASE("FAULTS row 31 a push to a trainer that is being restarted runs once w
   const auto state = good(c.status());
   CHECK(state.trainers[0].incarnation == 1);
   CHECK(state.trainers[0].hp == core::hyperparameters{{"lr", 0.8}});
+}
+
+TEST_CASE("a resume that finds its trainer failing is answered when that begins anew") {
+  auto what = std::make_shared<mischief>();
+  what->hold("t1", 50);
+  what->fail("t1", 50, 1);
+  auto exp = experiment_of(2, endless, 0);
+  exp.sync.schedule.at_steps = {100};
+  exp.sync.asynchronous = true;
+  std::promise<void> asked, may_answer;
+  set_up s(exp, 2, what, [&](const core::policy_input&, core::random_stream&) -> std::map<core::trainer_id, core::decision> {
+    asked.set_value(); // in the coordinator's turn: it hears nothing meanwhile
+    may_answer.get_future().wait();
+    return {};
+  });
+  auto run = s.start();
+  const auto c = run->control();
+  asked.get_future().wait();
+  auto resuming = c.resume("t1");
+  const auto users = what.use_count();
+  what->hold("t1", 60);
+  while (what.use_count() == users) // until t1's workload is gone, and t1 with it
+    std::this_thread::yield();
+  may_answer.set_value();
+  CHECK(resuming.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+  what->release();
+  CHECK(c.stop().get());
+  CHECK(run->wait().outcome == run_outcome_kind::done);
+  CHECK(find(run->wait(), "t1").restarts == 1);
 }
 
 TEST_CASE("one trainer or all can be stopped") {

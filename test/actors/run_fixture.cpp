@@ -50,6 +50,8 @@ public:
   }
 
   gpu::evaluation evaluate(gpu::context&) override {
+    if (what_)
+      what_->before_evaluation(name_);
     gpu::evaluation out;
     double sum = 0;
     for (const auto w : weights_)
@@ -159,10 +161,21 @@ void mischief::release() {
 
 void mischief::wait_if_held(const std::string& who, std::uint64_t step) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [&] {
+  const auto may_go_on = [&] {
     const auto i = held_.find(who);
     return i == held_.end() || step < i->second.at;
-  });
+  };
+  if (may_go_on())
+    return;
+  standing_.insert(who);
+  changed_.notify_all();
+  changed_.wait_for(lock, patience, may_go_on);
+  standing_.erase(who);
+}
+
+bool mischief::wait_until_held(const std::string& who) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, patience, [&] { return standing_.contains(who); });
 }
 
 void mischief::close(gate& g, const std::string& who) {

@@ -34,6 +34,8 @@ public:
   void fail_build(const std::string& who, int times) { set(builds_, who, 0, times); }
   /// Its steps from `at` on wait until `release`.
   void hold(const std::string& who, std::uint64_t at);
+  /// When it stands there. False: it took longer than a test may.
+  bool wait_until_held(const std::string& who);
   void release();
   /// From now on its saves wait until `release_saves`.
   void hold_saves(const std::string& who) { close(saves_, who); }
@@ -44,6 +46,10 @@ public:
   void hold_builds(const std::string& who) { close(built_, who); }
   void release_builds() { open(built_); }
   bool wait_until_building(const std::string& who) { return wait_until_at(built_, who); }
+  /// The same of being evaluated: at sync points, and at its end.
+  void hold_evaluations(const std::string& who) { close(evaluations_, who); }
+  void release_evaluations() { open(evaluations_); }
+  bool wait_until_evaluating(const std::string& who) { return wait_until_at(evaluations_, who); }
   /// How often its lr was set to `lr`, in all its lives.
   int times_set(const std::string& who, double lr);
 
@@ -53,6 +59,7 @@ public:
   void wait_if_held(const std::string& who, std::uint64_t step);
   void before_save(const std::string& who) { pass(saves_, who); }
   void before_build(const std::string& who) { pass(built_, who); }
+  void before_evaluation(const std::string& who) { pass(evaluations_, who); }
   void note_set(const std::string& who, double lr);
 
 private:
@@ -75,7 +82,8 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   table failures_, spoils_, builds_, held_;
-  gate saves_, built_;
+  std::set<std::string> standing_;
+  gate saves_, built_, evaluations_;
   std::map<std::pair<std::string, double>, int> sets_;
 };
 

@@ -1,6 +1,7 @@
 /// Whole runs whose trainers have trained enough before their stop step.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "run_fixture.hpp"
@@ -141,4 +142,30 @@ TEST_CASE("waits at sync points are told of each trainer and of all together wit
   }
   CHECK(waits == doctest::Approx(summary.barrier_seconds));
   CHECK(bounds == doctest::Approx(summary.barrier_bound_seconds));
+}
+
+TEST_CASE("the steps of all trainers together are those reported and not those heard of otherwise") {
+  auto what = std::make_shared<mischief>();
+  what->hold("t0", 50);
+  what->hold("t1", 190);
+  auto exp = experiment_of(2, 1000, 100);
+  exp.sync.asynchronous = true;
+  exp.stop.steps = 250;
+  set_up s(exp, 2, what);
+  auto run = s.start();
+  const auto control = run->control();
+  REQUIRE(what->wait_until_held("t1")); // it has reported 100
+  auto pausing = control.pause("t1");
+  REQUIRE(control.status().get()); // it is on its way
+  what->hold("t1", 195);
+  const auto paused = pausing.get();
+  REQUIRE(paused);
+  CHECK(paused->at(0).step == 190);
+  what->hold("t0", 150);
+  REQUIRE(s.seen->wait_for_sync(2)); // so has t0: 200 together
+  (void)control.resume("t1").get();
+  what->release();
+  const auto summary = run->wait();
+  CHECK(summary.outcome == run_outcome_kind::done);
+  CHECK(std::max(find(summary, "t0").step, find(summary, "t1").step) >= 200);
 }
