@@ -152,12 +152,22 @@ private:
     std::vector<run_store::part> parts;
     std::vector<std::pair<core::trainer_id, state_ref>> held; ///< kept states that this set makes superfluous
     std::set<core::trainer_id> waiting;
+    std::set<core::trainer_id> asked; ///< of these, who has not given its state yet
+    /// What had been pushed to those whose states were asked for: it is in them.
+    std::map<core::trainer_id, std::pair<std::uint32_t, core::hyperparameters>> pushed{};
+  };
+
+  enum class purpose : std::uint8_t {
+    copy, ///< a trainer takes it
+    set,  ///< of checkpoints
+    other
   };
 
   /// Who asked a trainer for its state, and what for.
   struct exporting {
     std::uint32_t incarnation = 0;
     std::function<void(core::result<state_ref>)> then;
+    purpose what_for = purpose::other;
   };
 
   /// Asynchronous: a decision that waits for its donors' states.
@@ -255,15 +265,21 @@ private:
   void settle(trainer& t, const decision_applied& x);
   void call_round();
   void report_asynchronously(trainer& t, const core::metadata& m);
+  void note_passing(core::sync_index k);
   void decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d);
   void give_gathered(std::uint64_t number);
 
   // coordinator_saves.cpp
-  void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then, bool copied = false);
+  void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then,
+                   purpose what_for = purpose::other);
   void cancel_exports(trainer& t, const std::string& why);
   void begin_saving(std::optional<core::sync_index> k);
-  void add_state(std::uint64_t number, trainer& t, const state_ref& x);
+  void ask_state_for(std::uint64_t number, trainer& t, core::sync_index k);
+  void add_state(std::uint64_t number, const trainer& t, const state_ref& x, std::uint64_t step);
+  void add_older_state(std::uint64_t number, const trainer& t);
+  void take_older_states();
   void leave_savings(const trainer& t);
+  void end_is_recorded(core::trainer_id id);
   void write_if_complete(std::uint64_t number);
   void save_final(trainer& t, const state_ref& x, nlohmann::json details);
   void write_final(core::trainer_id id, core::checkpoint_ptr state, nlohmann::json details);
@@ -279,6 +295,7 @@ private:
   void ask(std::uint64_t number, operation& o, const trainer& t);
   void send_pushes(trainer& t);
   void keep_pushes(trainer& t);
+  void forget_pushes(trainer& t, std::uint32_t incarnation, const core::hyperparameters& changes);
   void take_in(trainer& t, const core::hyperparameters& changes, std::uint64_t step);
   void collect_status(std::function<void(run_status)> then);
   run_status status_now() const;

@@ -260,8 +260,20 @@ void coordinator::take_in(trainer& t, const core::hyperparameters& changes, std:
   t.hp.update(changes);
   t.pushed.update(changes);
   t.pushed_after.update(changes);
+  if (!t.replay.empty()) // a new life gets it again after the decision that it followed
+    t.replay.rbegin()->second.changes.update(changes);
   event("pushed",
         {{"trainer", t.id}, {"name", t.spec.name}, {"step", step}, {"hyperparameters", core::to_json(changes)}});
+}
+
+/// They are in the state that its next life begins from, if it is the same life still.
+void coordinator::forget_pushes(trainer& t, std::uint32_t incarnation, const core::hyperparameters& changes) {
+  if (t.incarnation != incarnation)
+    return;
+  t.first_push = {};
+  for (const auto& [key, x] : changes)
+    if (const auto* now = t.pushed.find(key); now != nullptr && *now == x)
+      t.pushed.erase(key);
 }
 
 /// Once in each of its lives; a trainer that is not up is asked when it is.

@@ -10,6 +10,11 @@
 
 namespace troupe::actors::internal {
 
+namespace {
+/// Why trainers stop when the run is left.
+const std::string interrupted = "interrupted";
+} // namespace
+
 // -- beginning a life
 // ----------------------------------------------------------------------------------------------------
 
@@ -429,11 +434,11 @@ void coordinator::on_finished(const trainer_finished& x) {
     barriers_.finish(m);
   supervise([ref = x.from](supervisor& s) { s.forget(ref, false); });
   acknowledge(operation::kind::stop, *t, m.step);
-  if (interrupting_ && x.stopped) {
+  if (interrupting_ && x.stopped && x.reason == interrupted) { // not by a decision or a stop of before
     for (auto& [number, s] : savings_)
       if (!s.sync && s.waiting.contains(t->id) && x.state) {
         s.held.emplace_back(t->id, x.state);
-        add_state(number, *t, x.state);
+        add_state(number, *t, x.state, t->step);
         break;
       }
     end(*t, trainer_state::interrupted);
@@ -443,8 +448,7 @@ void coordinator::on_finished(const trainer_finished& x) {
   const auto was = t->incarnation;
   if (x.stopped)
     t->reason = x.reason;
-  if (x.state)
-    ending_.insert(t->id);
+  ending_.insert(t->id);
   end(*t, x.stopped ? trainer_state::stopped : trainer_state::finished);
   save_final(*t, x.state,
              {{"trainer", t->id},
@@ -484,7 +488,7 @@ void coordinator::interrupt_now() {
     if (!is_live(t.state))
       continue;
     if (t.hdl) {
-      command(t, stop_training{{}, true, "interrupted"});
+      command(t, stop_training{{}, true, interrupted});
     } else {
       supervise([ref = ref_of(t)](supervisor& s) { s.forget(ref, true); });
       end(t, trainer_state::interrupted);

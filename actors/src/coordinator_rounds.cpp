@@ -186,7 +186,7 @@ void coordinator::act(core::sync_engine::export_state& x) {
     else
       drop(*state);
     perform(engine_.exported(x.index, x.trainer, x.incarnation, state.has_value(), clock::now()));
-  }, x.copied);
+  }, x.copied ? purpose::copy : purpose::other);
 }
 
 void coordinator::average(std::vector<state_ref> sources, std::function<void(core::result<state_ref>)> then) {
@@ -338,11 +338,13 @@ void coordinator::bring_here(const decision_applied& x) {
 void coordinator::settle(trainer& who, const decision_applied& x) {
   auto* t = &who;
   const bool ok = !x.failure;
-  if (!ok)
+  if (!ok) {
     event("decision_refused", {{"trainer", t->id}, {"index", x.sync}, {"reason", x.failure.text}});
+    t->deciding.act = core::decision::action::go_on;
+  }
   if (x.state)
     keep(*t, x.state, x.sync);
-  else if (ok && !t->deciding.changes.empty())
+  else if (ok && !free_running_ && !t->deciding.changes.empty())
     t->replay[x.sync].changes.update(t->deciding.changes);
   for (const auto& s : std::exchange(t->sources, {}))
     drop(s);
@@ -404,8 +406,12 @@ void coordinator::act(core::sync_engine::promote& x) {
 
 void coordinator::act(core::sync_engine::stop_straggler& x) {
   auto& t = trainers_[x.trainer];
-  if (t.incarnation == x.incarnation && t.hdl)
-    command(t, stop_training{{}, true, "had not reported at sync point " + std::to_string(x.index)});
+  if (t.incarnation != x.incarnation || !t.hdl)
+    return;
+  const bool was_decided = t.deciding.act == core::decision::action::stop; // and its life ended before it did
+  command(t, stop_training{{}, true,
+                           was_decided ? t.deciding.reason
+                                       : "had not reported at sync point " + std::to_string(x.index)});
 }
 
 void coordinator::act(core::sync_engine::wake_at& x) {
@@ -480,14 +486,19 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
       c.host_.tell([what](run_listener& l) { l.on_sync_point(*what); });
       if (!says_nothing(d))
         c.decide_asynchronously(ref, k, d);
+      c.note_passing(k);
       c.check_end();
     });
   });
-  if (++passed_[k] >= live_) {
-    passed_.erase(passed_.begin(), passed_.upper_bound(k));
-    if (saves_at(k) && sets_in_flight_ < max_sets_in_flight)
-      begin_saving(k);
-  }
+}
+
+/// When everybody has passed `k` and was told what to do, a set is due: states that are asked for now have it in them.
+void coordinator::note_passing(core::sync_index k) {
+  if (interrupting_ || ++passed_[k] < live_)
+    return;
+  passed_.erase(passed_.begin(), passed_.upper_bound(k));
+  if (saves_at(k) && sets_in_flight_ < max_sets_in_flight)
+    begin_saving(k);
 }
 
 void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d) {
@@ -523,7 +534,7 @@ void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index
       give_gathered(number);
     };
     if (id < trainers_.size() && trainers_[id].hdl && is_live(trainers_[id].state))
-      export_from(trainers_[id], k, got, d.copy_from == id);
+      export_from(trainers_[id], k, got, d.copy_from == id ? purpose::copy : purpose::other);
     else
       got(core::error{core::errc::not_found, "it is gone"});
   }

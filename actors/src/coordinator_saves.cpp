@@ -10,11 +10,11 @@ namespace troupe::actors::internal {
 // -- states on request
 // -------------------------------------------------------------------------------------------------------
 
-/// `then` is called once: with the state, which is the caller's to drop, or with why there is none. `copied`: a trainer takes it.
+/// `then` is called once: with the state, which is the caller's to drop, or with why there is none.
 void coordinator::export_from(trainer& t, core::sync_index k,
-                              std::function<void(core::result<state_ref>)> then, bool copied) {
-  exports_[t.id].push_back({t.incarnation, std::move(then)});
-  command(t, actors::export_state{{}, k, copied});
+                              std::function<void(core::result<state_ref>)> then, purpose what_for) {
+  exports_[t.id].push_back({t.incarnation, std::move(then), what_for});
+  command(t, actors::export_state{{}, k, what_for == purpose::copy});
 }
 
 void coordinator::on_exported(const state_exported& x) {
@@ -48,6 +48,7 @@ void coordinator::cancel_exports(trainer& t, const std::string& why) {
 void coordinator::begin_saving(std::optional<core::sync_index> k) {
   if (!host_.store->keeps_files())
     return; // newest states stay in memory
+  take_older_states();
   const auto number = ++numbers_;
   savings_[number].sync = k;
   // Who is not in a set must be on record as finished before it.
@@ -58,36 +59,78 @@ void coordinator::begin_saving(std::optional<core::sync_index> k) {
     if (t.hdl && !k) {
       savings_[number].waiting.insert(t.id);
     } else if (t.kept && (!t.hdl || (t.kept_sync == k && !one_by_one_))) {
-      savings_[number].held.emplace_back(t.id, t.kept);
-      add_state(number, t, t.kept);
+      add_older_state(number, t);
     } else if (t.hdl) {
-      savings_[number].waiting.insert(t.id);
-      export_from(t, *k, [this, number, id = t.id](core::result<state_ref> x) {
-        if (!savings_.contains(number)) {
-          if (x)
-            drop(*x);
-        } else if (x) {
-          savings_[number].held.emplace_back(id, *x);
-          add_state(number, trainers_[id], *x);
-        } else {
-          leave_savings(trainers_[id]);
-        }
-      });
-    } else if (!t.saved.file.empty()) {
-      savings_[number].parts.push_back({t.saved, nullptr});
+      ask_state_for(number, t, *k);
+    } else {
+      add_older_state(number, t);
     }
   }
   write_if_complete(number);
 }
 
-/// Brings the state into this process.
-void coordinator::add_state(std::uint64_t number, trainer& t, const state_ref& x) {
+void coordinator::ask_state_for(std::uint64_t number, trainer& t, core::sync_index k) {
+  const auto pending = exports_.find(t.id);
+  if (pending != exports_.end() &&
+      std::any_of(pending->second.begin(), pending->second.end(), [](const exporting& x) { return x.what_for == purpose::set; })) {
+    add_older_state(number, t); // it did not get round to it since the last set
+    return;
+  }
+  savings_[number].waiting.insert(t.id);
+  savings_[number].asked.insert(t.id);
+  const auto got = [this, number, id = t.id](core::result<state_ref> x) {
+    const auto i = savings_.find(number);
+    if (i == savings_.end() || i->second.asked.erase(id) == 0) {
+      if (x)
+        drop(*x);
+      return;
+    }
+    const auto& t = trainers_[id];
+    if (x) {
+      i->second.held.emplace_back(id, *x);
+      i->second.pushed[id] = {t.incarnation, t.pushed};
+      add_state(number, t, *x, t.step);
+    } else if (x.error().code != core::errc::refused) {
+      leave_savings(t);
+    } // else it comes to its end, and the set waits until that is on record
+  };
+  export_from(t, k, got, purpose::set);
+}
+
+/// Sets that still wait for states they asked for take older ones: a step that does not end must not keep every set from being
+/// complete, and the states of all others in memory.
+void coordinator::take_older_states() {
+  std::vector<std::uint64_t> late;
+  for (auto& [number, s] : savings_)
+    if (!s.asked.empty())
+      late.push_back(number);
+  for (const auto number : late) {
+    for (const auto id : std::exchange(savings_[number].asked, {})) {
+      savings_[number].waiting.erase(id);
+      add_older_state(number, trainers_[id]);
+    }
+    write_if_complete(number);
+  }
+}
+
+/// Where its next life would begin, if that is not the very beginning.
+void coordinator::add_older_state(std::uint64_t number, const trainer& t) {
+  if (t.kept) {
+    savings_[number].held.emplace_back(t.id, t.kept);
+    add_state(number, t, t.kept, t.kept_step);
+  } else if (!t.saved.file.empty()) {
+    savings_[number].parts.push_back({t.saved, nullptr});
+  }
+}
+
+/// Brings the state, of step `step`, into this process.
+void coordinator::add_state(std::uint64_t number, const trainer& t, const state_ref& x, std::uint64_t step) {
   savings_[number].waiting.insert(t.id);
   core::saved_trainer who;
   who.trainer = t.id;
   who.name = t.spec.name;
   who.incarnation = t.incarnation;
-  who.step = t.step;
+  who.step = step;
   host_.fetch(x, [me = self_handle(), number, who](core::result<core::checkpoint_ptr> state) {
     post(me, [number, who, state](coordinator& c) {
       const auto i = c.savings_.find(number);
@@ -142,13 +185,16 @@ void coordinator::write_if_complete(std::uint64_t number) {
   ++writes_in_flight_;
   host_.store->save_set(
       s.sync, std::move(s.parts), exp_.checkpoints.keep, {},
-      [me = self_handle(), held = std::move(s.held)](core::result<core::checkpoint_set> set) {
-        post(me, [set, held](coordinator& c) {
+      [me = self_handle(), held = std::move(s.held),
+       pushed = std::move(s.pushed)](core::result<core::checkpoint_set> set) {
+        post(me, [set, held, pushed](coordinator& c) {
           --c.sets_in_flight_;
           --c.writes_in_flight_;
           if (set) {
             for (const auto& x : set->trainers)
               c.trainers_[x.trainer].saved = x;
+            for (const auto& [id, what] : pushed)
+              c.forget_pushes(c.trainers_[id], what.first, what.second);
             c.event("checkpoints_written", {{"set", set->number}, {"trainers", set->trainers.size()}});
           } else {
             c.event("checkpoints_failed", {{"reason", set.error().text}});
@@ -176,6 +222,7 @@ void coordinator::write_if_complete(std::uint64_t number) {
 void coordinator::save_final(trainer& t, const state_ref& x, nlohmann::json details) {
   if (!x) {
     event("trainer_finished", std::move(details));
+    end_is_recorded(t.id);
     return;
   }
   ++writes_in_flight_;
@@ -215,6 +262,11 @@ void coordinator::end_final(core::trainer_id id, nlohmann::json details, const c
   }
   event("trainer_finished", std::move(details));
   --writes_in_flight_;
+  end_is_recorded(id);
+  check_end();
+}
+
+void coordinator::end_is_recorded(core::trainer_id id) {
   ending_.erase(id);
   std::vector<std::uint64_t> waiting;
   for (auto& [number, s] : savings_)
@@ -222,7 +274,6 @@ void coordinator::end_final(core::trainer_id id, nlohmann::json details, const c
       waiting.push_back(number);
   for (const auto number : waiting)
     write_if_complete(number);
-  check_end();
 }
 
 } // namespace troupe::actors::internal
