@@ -147,6 +147,13 @@ inline block_runner& runner() {
   return r;
 }
 
+/// ThreadSanitizer knows no coroutines: with it, tests run no kernel whose threads wait for each other.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool available = false;
+#else
+inline constexpr bool available = true;
+#endif
+
 /// The table whose kernels run this way.
 const troupe::gpu::internal::kernel_table& table();
 

@@ -224,6 +224,8 @@ TEST_CASE("trainers that run as one and come and go end as each would alone bit 
 
 TEST_CASE("every member runs as one and a loss that is not finite fails its own alone") {
   for (const bool emulated : {false, true}) {
+    if (emulated && !cuda_emulation::available)
+      continue;
     slot s(emulated);
     std::vector<std::shared_ptr<hosted>> who;
     for (std::size_t i = 0; i < 5; ++i)
@@ -281,6 +283,8 @@ TEST_CASE("those that ran as one are measured as each would be alone and anew wh
   auto tiny = small_mlp();
   tiny["hidden"] = {12};
   for (const bool emulated : {false, true}) {
+    if (emulated && !cuda_emulation::available)
+      continue;
     CAPTURE(emulated);
     slot s(emulated), alone(emulated);
     const auto measure = [](slot& on, hosted& who) {
@@ -475,6 +479,8 @@ TEST_CASE("a model of one's own learns and runs as one with others of its kind")
   const auto host = std::make_shared<const dataset>(make_synthetic(data_spec::from_json(small_data(), "", faults)));
   auto cache = std::make_shared<data_cache>();
   for (const bool emulated : {false, true}) {
+    if (emulated && !cuda_emulation::available)
+      continue;
     slot s(emulated), alone;
     for (auto* x : {&s, &alone})
       x->registry.add("linear", [host, cache](context& ctx, const workload_config& cfg) {

@@ -16,6 +16,7 @@ using namespace troupe;
 using namespace troupe::gpu;
 using namespace model_test;
 
+#if !defined(__SANITIZE_THREAD__) // which knows no coroutines
 namespace {
 
 /// A slot of an emulated GPU, with two members of a group.
@@ -175,3 +176,4 @@ TEST_CASE("no copy is kept on a CPU or where it would take more than half of wha
   const auto rest = tight.ctx->allocate(tight.ctx->memory_free() - 2 * bytes + 256);
   CHECK(tight.group->keep_on_device(tight.a) == nullptr);
 }
+#endif

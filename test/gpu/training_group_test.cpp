@@ -283,6 +283,8 @@ TEST_CASE("on an emulated GPU one that rests is not touched and a group grows an
 
 TEST_CASE("a member that does not fit the budget is refused with the numbers and the others do not notice") {
   for (const bool emulated : {false, true}) {
+    if (emulated && !cuda_emulation::available)
+      continue;
     CAPTURE(emulated);
     group_bench sized(dense(), optimizer_kind::sgd, small_data(), 1, emulated);
     for (std::uint64_t k = 0; k < 3; ++k)
