@@ -143,7 +143,7 @@ TEST_CASE("an answered request with a long timeout keeps neither its actor nor t
   auto asker = sys.spawn([a](caf::event_based_actor* s) -> caf::behavior {
     return {[=](const add& x) {
       auto promise = s->make_response_promise();
-      mail(s, x).request(a, 86400s).then([=](std::int32_t y) mutable { promise.deliver(y); },
+      mail(s, x).request(a, 24h).then([=](std::int32_t y) mutable { promise.deliver(y); },
                                       [=](caf::error& e) mutable { promise.deliver(std::move(e)); });
       return promise;
     }};

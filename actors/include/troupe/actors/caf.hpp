@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ratio>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -424,12 +425,25 @@ public:
   auto request(const Handle& dst, Timeout timeout) && {
     return std::apply(
         [&](auto&&... xs) {
-          return end_timeout_with_answer(self_->template request<P>(dst, timeout, std::move(xs)...));
+          return end_timeout_with_answer(self_->template request<P>(dst, timeout_of(timeout), std::move(xs)...));
         },
         std::move(xs_));
   }
 
 private:
+  /// 0.17.6 knows no unit above minutes.
+  template <class Rep, class Period>
+  static auto timeout_of(std::chrono::duration<Rep, Period> x) {
+    if constexpr (std::ratio_greater_v<Period, std::ratio<1>>)
+      return std::chrono::duration_cast<std::chrono::seconds>(x);
+    else
+      return x;
+  }
+  template <class T>
+  static T timeout_of(T x) {
+    return x;
+  }
+
   Self* self_;
   caf::timespan delay_{0};
   std::tuple<Ts...> xs_;
