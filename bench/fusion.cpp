@@ -2,11 +2,14 @@
 // bench/peers/fusion_torch.py and fusion_jax.py do the same work. `bench_fusion --help` lists the options.
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
+#include <cmath>
 #include <ctime>
 #include <future>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +22,7 @@
 #include "troupe/gpu/device.hpp"
 #include "troupe/gpu/gemm_plan.hpp"
 #include "troupe/gpu/model_workload.hpp"
+#include "troupe/gpu/ops.hpp"
 #include "troupe/gpu/slot_worker.hpp"
 
 namespace {
@@ -33,7 +37,7 @@ struct arguments {
   unsigned slots = 1, rounds = 5;
   double seconds = 0.5;
   std::int64_t block = 0;
-  bool synthetic = false, join = false, as_json = false;
+  bool synthetic = false, join = false, limits = false, tf32 = false, as_json = false;
 };
 
 gpu::precision_kind precision_of(const arguments& args) {
@@ -58,6 +62,14 @@ double cpu_seconds() {
 struct speed {
   double wall = 0, cpu = 0;
 };
+
+/// Runs `t` on the slot's thread and waits for it.
+void on(gpu::slot_worker& slot, const gpu::slot_worker::task& t) {
+  std::promise<core::result<void>> p;
+  slot.post(t, [&](core::result<void> r) { p.set_value(std::move(r)); });
+  if (auto r = p.get_future().get(); !r)
+    throw std::runtime_error(r.error().text);
+}
 
 /// So many members on their slots, ready to run.
 class field {
@@ -121,12 +133,7 @@ public:
 
 private:
   gpu::slot_worker& slot(std::size_t k) const { return *slots_[k % slots_.size()]; }
-  void task(std::size_t k, const gpu::slot_worker::task& t) {
-    std::promise<core::result<void>> p;
-    slot(k).post(t, [&](core::result<void> r) { p.set_value(std::move(r)); });
-    if (auto r = p.get_future().get(); !r)
-      throw std::runtime_error(r.error().text);
-  }
+  void task(std::size_t k, const gpu::slot_worker::task& t) { on(slot(k), t); }
 
   const std::vector<std::unique_ptr<gpu::slot_worker>>& slots_;
   std::vector<std::shared_ptr<gpu::hosted>> who_;
@@ -135,6 +142,86 @@ private:
 double median(std::vector<double> xs) {
   std::sort(xs.begin(), xs.end());
   return xs.size() % 2 == 1 ? xs[xs.size() / 2] : (xs[xs.size() / 2 - 1] + xs[xs.size() / 2]) / 2;
+}
+
+/// What a step of a member has to do, however it is done.
+struct least_work {
+  double flops = 0; ///< in products
+  double bytes = 0; ///< weights and optimizer state, each read and written once
+};
+
+least_work least_work_of(const arguments& args, gpu::slot_worker& slot) {
+  least_work out;
+  on(slot, [&](gpu::context& ctx) {
+    const bool text = args.model == "transformer";
+    double parameters = 0, per_example = 0;
+    if (text) {
+      const gpu::transformer net(ctx, bench::transformer_of(), 1, 1);
+      parameters = static_cast<double>(net.layout().size);
+      per_example = net.flops_per_example();
+    } else {
+      const gpu::network net(ctx, bench::network_of(args.model), 1, 1);
+      parameters = static_cast<double>(net.layout().size);
+      per_example = net.flops_per_example();
+    }
+    out.flops = per_example * static_cast<double>(bench::batch_of(args.model));
+    const double copies = bench::optimizer_of(args.model) == gpu::optimizer_kind::adamw ? 3 : 2;
+    out.bytes = 2 * copies * sizeof(float) * parameters;
+  });
+  return out;
+}
+
+/// What all slots of the device together can do at most: copies within device memory (bytes read and written), and large products.
+json measure_limits(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_worker>>& slots, bool gpu) {
+  const std::int64_t n = gpu ? 8192 : 1024;
+  const std::size_t bytes = std::size_t{gpu ? 1024u : 64u} << 20;
+  std::mutex mutex;
+  double copied = 0, flops = 0;
+  std::barrier<> all(static_cast<std::ptrdiff_t>(slots.size()));
+  std::vector<std::future<void>> done;
+  for (const auto& s : slots) {
+    auto p = std::make_shared<std::promise<void>>();
+    done.push_back(p->get_future());
+    s->post(
+      [&](gpu::context& ctx) {
+        const auto from = ctx.allocate(bytes), to = ctx.allocate(bytes);
+        ctx.zero(from.data(), bytes);
+        const auto a = ctx.allocate_of<float>(static_cast<std::size_t>(n * n)), b = ctx.allocate_of<float>(static_cast<std::size_t>(n * n)),
+                   c = ctx.allocate_of<float>(static_cast<std::size_t>(n * n));
+        for (const auto* x : {&a, &b})
+          gpu::draw_uniform(ctx, 1, "limits", 0, -1, 1, {x->as<float>(), n * n, n * n});
+        const auto timed = [&](auto once) {
+          once();
+          ctx.synchronize();
+          all.arrive_and_wait();
+          const auto start = clock::now();
+          double count = 0, took = 0;
+          for (; took < args.seconds; took = std::chrono::duration<double>(clock::now() - start).count(), ++count) {
+            once();
+            ctx.synchronize();
+          }
+          return count / took;
+        };
+        const auto copies = timed([&] { ctx.copy(to.data(), from.data(), bytes); });
+        const auto products = timed([&] {
+          gpu::gemm(ctx, 1, false, false, 1.0f, gpu::mat<const float>{a.as<float>(), n, n, n, n * n},
+                    gpu::mat<const float>{b.as<float>(), n, n, n, n * n}, 0.0f, gpu::mat<float>{c.as<float>(), n, n, n, n * n});
+        });
+        const std::lock_guard lock(mutex);
+        copied += 2 * static_cast<double>(bytes) * copies;
+        flops += 2 * std::pow(static_cast<double>(n), 3) * products;
+      },
+      [p](core::result<void> r) {
+        if (r)
+          p->set_value();
+        else
+          p->set_exception(std::make_exception_ptr(std::runtime_error(r.error().text)));
+      });
+  }
+  for (auto& d : done)
+    d.get();
+  return {{"program", "troupe"}, {"bench", "limits"}, {"device", args.device}, {"slots", slots.size()}, {"tf32", args.tf32},
+          {"copy_bytes_per_second", copied}, {"product_flops_per_second", flops}};
 }
 
 json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_worker>>& slots, gpu::data_cache& cache,
@@ -162,7 +249,11 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
     cpu_ratio.push_back(one.cpu / other.cpu);
   }
   const auto batch = static_cast<double>(bench::batch_of(args.model));
+  const auto work = least_work_of(args, *slots.front());
   return {{"program", "troupe"},
+          {"flops_per_step", work.flops},
+          {"bytes_per_step", work.bytes},
+          {"tf32", args.tf32},
           {"bench", "fusion"},
           {"model", args.model},
           {"precision", args.precision},
@@ -189,46 +280,41 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
 json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache& cache, const gpu::dataset_ptr& data,
                   unsigned members) {
   json out = {{"program", "troupe"}, {"bench", "join"}, {"model", args.model}, {"device", args.device}, {"members", members}};
-  std::promise<core::result<void>> p;
-  slot.post(
-    [&](gpu::context& ctx) {
-      gpu::group_options o;
-      o.make = bench::factory_of(args.model, precision_of(args));
-      o.optimizer = bench::optimizer_of(args.model);
-      o.batch = bench::batch_of(args.model);
-      o.data = cache.resident(ctx, data);
-      o.block = args.block;
-      gpu::training_group g(ctx, o);
-      std::vector<std::int64_t> all;
-      for (unsigned k = 0; k < members; ++k)
-        all.push_back(g.join(k));
-      std::vector<double> join, leave, draw;
-      const auto fresh = ctx.allocate_of<float>(static_cast<std::size_t>(2 * g.net().layout().size));
-      for (unsigned r = 0; r < 20; ++r) {
-        g.set_active(all);
-        g.step();
-        ctx.synchronize();
-        const auto start = clock::now();
-        const auto one = g.join(1000 + r);
-        ctx.synchronize();
-        const auto joined = clock::now();
-        g.leave(all[r % all.size()]);
-        ctx.synchronize();
-        leave.push_back(std::chrono::duration<double, std::micro>(clock::now() - joined).count());
-        join.push_back(std::chrono::duration<double, std::micro>(joined - start).count());
-        all[r % all.size()] = one;
-        const auto drawing = clock::now();
-        g.net().initialise(fresh.as<float>(), fresh.as<float>() + g.net().layout().size, r);
-        ctx.synchronize();
-        draw.push_back(std::chrono::duration<double, std::micro>(clock::now() - drawing).count());
-      }
-      out["join_us"] = median(join); // with its fresh weights
-      out["of_it_drawing_us"] = median(draw);
-      out["leave_us"] = median(leave);
-    },
-    [&](core::result<void> r) { p.set_value(std::move(r)); });
-  if (auto r = p.get_future().get(); !r)
-    throw std::runtime_error(r.error().text);
+  on(slot, [&](gpu::context& ctx) {
+    gpu::group_options o;
+    o.make = bench::factory_of(args.model, precision_of(args));
+    o.optimizer = bench::optimizer_of(args.model);
+    o.batch = bench::batch_of(args.model);
+    o.data = cache.resident(ctx, data);
+    o.block = args.block;
+    gpu::training_group g(ctx, o);
+    std::vector<std::int64_t> all;
+    for (unsigned k = 0; k < members; ++k)
+      all.push_back(g.join(k));
+    std::vector<double> join, leave, draw;
+    const auto fresh = ctx.allocate_of<float>(static_cast<std::size_t>(2 * g.net().layout().size));
+    for (unsigned r = 0; r < 20; ++r) {
+      g.set_active(all);
+      g.step();
+      ctx.synchronize();
+      const auto start = clock::now();
+      const auto one = g.join(1000 + r);
+      ctx.synchronize();
+      const auto joined = clock::now();
+      g.leave(all[r % all.size()]);
+      ctx.synchronize();
+      leave.push_back(std::chrono::duration<double, std::micro>(clock::now() - joined).count());
+      join.push_back(std::chrono::duration<double, std::micro>(joined - start).count());
+      all[r % all.size()] = one;
+      const auto drawing = clock::now();
+      g.net().initialise(fresh.as<float>(), fresh.as<float>() + g.net().layout().size, r);
+      ctx.synchronize();
+      draw.push_back(std::chrono::duration<double, std::micro>(clock::now() - drawing).count());
+    }
+    out["join_us"] = median(join); // with its fresh weights
+    out["of_it_drawing_us"] = median(draw);
+    out["leave_us"] = median(leave);
+  });
   return out;
 }
 
@@ -245,9 +331,19 @@ void run(const arguments& args) {
     o.device = *device;
     o.index = i;
     o.plan = plan;
+    o.math = args.tf32 ? gpu::math_mode::tf32 : gpu::math_mode::fp32;
     if (const auto& cores = device->cores; !cores.empty() && args.slots > 1)
       o.cores = {cores[i % cores.size()]};
     slots.push_back(std::make_unique<gpu::slot_worker>(o));
+  }
+  if (args.limits) {
+    const auto x = measure_limits(args, slots, device->kind == gpu::device_kind::cuda);
+    if (args.as_json)
+      std::cout << x.dump() << '\n';
+    else
+      std::cout << "copies within device memory: " << x["copy_bytes_per_second"].get<double>() / 1e9
+                << " GB/s read and written; large products: " << x["product_flops_per_second"].get<double>() / 1e12 << " TFLOP/s\n";
+    return;
   }
   for (const auto members : args.members) {
     const auto x = args.join ? measure_join(args, *slots.front(), cache, data, members) : measure(args, slots, cache, data, members);
@@ -282,6 +378,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", args.device, "cpu, cuda, cuda:1, a GPU's UUID")->capture_default_str();
   app.add_option("--block", args.block, "CPU: the most members of a turn; 0: as the product chooses")->check(CLI::NonNegativeNumber);
   app.add_flag("--synthetic", args.synthetic, "Made-up data of the same shape instead of Fashion-MNIST or word lists");
+  app.add_flag("--tf32", args.tf32, "GPU: products on tensor cores");
+  app.add_flag("--limits", args.limits, "What the slots can copy and compute at most, instead of speed");
   app.add_flag("--join", args.join, "What a member's coming and going costs, instead of speed");
   app.add_flag("--json", args.as_json, "One JSON object a line");
   CLI11_PARSE(app, argc, argv)
