@@ -228,6 +228,7 @@ private:
   void leave(member& m, bool coming_back);
   void open(sync_index k);
   void first_report(time_point now, actions& out);
+  void wait_until_deadline(time_point now, actions& out);
   void advance(time_point now, actions& out);
   bool quorum_reached() const;
   void close_collecting(bool at_deadline, actions& out);
