@@ -114,6 +114,7 @@ private:
     std::uint64_t final_hash = 0;
     core::stop_watch watch;
     bool enough = false;                      ///< told to stop because of its own rules
+    bool rules_checked = false;               ///< whether it reports what they look at
     std::optional<clock::time_point> stop_at; ///< its time is over then
     std::string reason;                       ///< why it was stopped
     // Of the place that it fills:
@@ -228,6 +229,7 @@ private:
   void check_end();
   void interrupt_now();
   std::optional<core::decision> look_at(trainer& t, const core::metadata& m);
+  void check_rules(trainer& t, const core::metadata& m);
   void stop_all(const std::string& reason);
   void stop_now(trainer& t, const std::string& reason);
   void wake_for_time();
@@ -328,6 +330,7 @@ private:
   std::uint64_t numbers_ = 0; ///< of operations, savings and gatherings
   std::map<std::uint64_t, saving> savings_;
   std::set<core::trainer_id> ending_; ///< have finished, but it is not on record yet
+  bool target_is_reported_ = false; ///< the number of the experiment's stop target, by somebody
   std::map<core::trainer_id, std::deque<exporting>> exports_;
   std::map<std::uint64_t, gathering> gatherings_;
   std::map<std::uint64_t, operation> operations_;

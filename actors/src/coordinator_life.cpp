@@ -99,8 +99,31 @@ void coordinator::begin_all_if_ready() {
 // -- enough
 // --------------------------------------------------------------------------------------------------------------
 
+/// Tells of rules that will never fire, because nobody reports the number that they look at.
+void coordinator::check_rules(trainer& t, const core::metadata& m) {
+  if (std::exchange(t.rules_checked, true))
+    return;
+  const auto tell = [&](const std::string& rule, std::string_view metric) {
+    if (const auto why = m.lacks(metric); !why.empty())
+      event("stop_rule_is_idle", {{"trainer", t.id}, {"name", t.spec.name}, {"reason", rule + " never fires: " + why}});
+  };
+  if (t.spec.stop.target)
+    tell("its stop.target", t.spec.stop.target->metric);
+  if (t.spec.stop.plateau)
+    tell("its stop.plateau", t.spec.stop.plateau->metric);
+  if (!exp_.stop.target)
+    return;
+  // Of the experiment, one trainer that reports it is enough.
+  target_is_reported_ = target_is_reported_ || m.lacks(exp_.stop.target->metric).empty();
+  const bool all = std::all_of(trainers_.begin(), trainers_.end(),
+                               [](const trainer& x) { return x.rules_checked || !is_live(x.state); });
+  if (all && !target_is_reported_)
+    tell("of the experiment, stop.target", exp_.stop.target->metric);
+}
+
 /// A decision to stop if the trainer has trained enough; and whether all have.
 std::optional<core::decision> coordinator::look_at(trainer& t, const core::metadata& m) {
+  check_rules(t, m);
   const auto why = t.watch.observe(m);
   const auto& rules = exp_.stop;
   if (rules.target && rules.target->reached(m))

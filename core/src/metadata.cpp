@@ -1,6 +1,7 @@
 #include "troupe/core/metadata.hpp"
 
 #include <cmath>
+#include <set>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
@@ -81,6 +82,18 @@ double metadata::number(std::string_view key) const {
     return epoch;
   const auto it = numbers.find(key);
   return it == numbers.end() ? std::numeric_limits<double>::quiet_NaN() : it->second;
+}
+
+std::string metadata::lacks(std::string_view key) const {
+  std::set<std::string_view> known{"accuracy", "epoch", "grad_norm", "loss", "step"};
+  for (const auto& [name, number] : numbers)
+    known.insert(name);
+  if (known.contains(key))
+    return {};
+  std::string list;
+  for (const auto name : known)
+    list += (list.empty() ? "" : ", ") + std::string{name};
+  return "it reports no number \"" + std::string{key} + "\", only " + list;
 }
 
 json to_json(const metadata& x) {

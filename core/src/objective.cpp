@@ -1,8 +1,5 @@
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
-#include <set>
 
 #include "object_reader.hpp"
 #include "policies.hpp"
@@ -38,16 +35,8 @@ std::string objective::text(const metadata& m) const { return metric + " " + sho
 std::string objective::fault(const metadata& m) const {
   if (!std::isfinite(m.loss))
     return "its loss is not finite";
-  constexpr std::array<std::string_view, 5> always{"accuracy", "epoch", "grad_norm", "loss", "step"};
-  if (m.numbers.contains(metric) || std::find(always.begin(), always.end(), metric) != always.end())
-    return "its " + metric + " is not finite";
-  std::set<std::string_view> known(always.begin(), always.end());
-  for (const auto& [name, number] : m.numbers)
-    known.insert(name);
-  std::string list;
-  for (const auto name : known)
-    list += (list.empty() ? "" : ", ") + std::string{name};
-  return "it reports no number \"" + metric + "\", only " + list;
+  const auto absent = m.lacks(metric);
+  return absent.empty() ? "its " + metric + " is not finite" : absent;
 }
 
 void read_objective(internal::object_reader& in, objective& into) {

@@ -68,6 +68,31 @@ TEST_CASE("a plateau stops a trainer and its state is kept as at a stop step") {
   }
 }
 
+TEST_CASE("a stop rule that looks at a number which nobody reports is told") {
+  auto exp = experiment_of(3, 300, 100);
+  exp.trainers[0].stop.target = core::metric_target{"acuracy", 0.5, true};
+  exp.trainers[1].stop.plateau = core::stop_rules::plateau_rule{"los", false, 0, 3};
+  exp.trainers[2].stop.target = core::metric_target{"accuracy", 7, true}; // out of reach, but there
+  exp.stop.target = core::metric_target{"f1", 0.9, true};
+  set_up s(exp, 2);
+  CHECK(s.run().outcome == run_outcome_kind::done);
+  std::vector<std::string> told;
+  for (const auto& e : s.seen->events("stop_rule_is_idle"))
+    told.push_back(e.details["name"].get<std::string>() + ": " + e.details["reason"].get<std::string>());
+  std::sort(told.begin(), told.end());
+  REQUIRE(told.size() == 3); // once each, whatever number of sync points
+  const auto begins = [](const std::string& x, const std::string& with) { return x.starts_with(with); };
+  CHECK(std::count_if(told.begin(), told.end(), [&](const auto& x) {
+          return begins(x, "t0: its stop.target never fires: it reports no number \"acuracy\", only accuracy, epoch, ");
+        }) == 1);
+  CHECK(std::count_if(told.begin(), told.end(), [&](const auto& x) {
+          return begins(x, "t1: its stop.plateau never fires: it reports no number \"los\", only accuracy, ");
+        }) == 1);
+  CHECK(std::count_if(told.begin(), told.end(), [](const auto& x) {
+          return x.find("of the experiment, stop.target never fires: it reports no number \"f1\"") != std::string::npos;
+        }) == 1);
+}
+
 TEST_CASE("the time of a trainer and of a whole run is over whatever they do") {
   auto exp = experiment_of(3, 2'000'000'000, 0);
   exp.trainers[0].stop.seconds = 0.05;

@@ -40,6 +40,8 @@ struct metadata {
 
   /// A named number: loss, accuracy, grad_norm, step, epoch, or one of `numbers`; NaN if there is none.
   double number(std::string_view key) const;
+  /// Why there is none: "it reports no number "acc", only accuracy, …"; empty where there is one, finite or not.
+  std::string lacks(std::string_view key) const;
 };
 
 /// One object; numbers that are not finite become strings, as for `value`.
