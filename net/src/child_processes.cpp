@@ -147,7 +147,7 @@ void child_processes::wait_for_ends() {
         reap(who[i]);
     if (!stopping && fds[0].revents != 0) {
       stopping = true;
-      deadline = clock::now() + grace_;
+      deadline = clock::now() + grace_.load();
       for (auto& c : children_)
         c.lifeline.reset();
     } else if (stopping && !killed && clock::now() >= deadline) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
@@ -60,7 +61,7 @@ private:
   ended then_;
   unique_fd wake_;
   std::thread thread_;
-  std::chrono::milliseconds grace_{0}; // written before wake_ is signalled
+  std::atomic<std::chrono::milliseconds> grace_{}; // written before wake_ is signalled, which only the kernel sees
 };
 
 } // namespace troupe::net
