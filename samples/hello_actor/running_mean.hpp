@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "troupe/actors/caf.hpp"
+#include "troupe/actors/messages.hpp" // has wire_real's number, which CAF 1.x asks for where it is an answer by itself
 
 namespace hello {
 
