@@ -26,21 +26,36 @@ constexpr std::array states{actors::trainer_state::starting,   actors::trainer_s
                             actors::trainer_state::finished,   actors::trainer_state::stopped,  actors::trainer_state::failed,
                             actors::trainer_state::interrupted};
 
-/// Counters that are not known are left out.
+/// What is known of a slot whose process has answered: f(key, a reference to it), for one that is written and for one that is read.
+template <class Slot, class F>
+void each_counter(Slot& s, F f) {
+  f("trainers", s.trainers);
+  f("running", s.running);
+  f("waiting", s.waiting);
+  f("steps", s.steps);
+  f("slices", s.slices);
+  f("fused_steps", s.fused_steps);
+  f("fused_slices", s.fused_slices);
+  f("fused_members", s.fused_members);
+  f("busy_seconds", s.busy_seconds);
+  f("idle_seconds", s.idle_seconds);
+  f("memory_used", s.memory_used);
+  f("memory_peak", s.memory_peak);
+  f("pinned_used", s.pinned_used);
+  f("pinned_budget", s.pinned_budget);
+  f("pages_out", s.pages_out);
+  f("pages_in", s.pages_in);
+  f("paged_bytes", s.paged_bytes);
+  f("staged_bytes", s.staged_bytes);
+  f("captures", s.captures);
+  f("launches", s.launches);
+}
+
 json to_json(const actors::slot_info& s) {
   json x{{"slot", s.name},   {"node", s.node},   {"device", s.device},       {"device_id", s.device_id},
          {"model", s.model}, {"alive", s.alive}, {"answered", s.answered}, {"memory_budget", s.memory_budget}};
   if (s.answered)
-    x.update({{"trainers", s.trainers},           {"running", s.running},
-              {"waiting", s.waiting},             {"steps", s.steps},
-              {"slices", s.slices},               {"fused_steps", s.fused_steps},
-              {"fused_slices", s.fused_slices},   {"fused_members", s.fused_members},
-              {"busy_seconds", s.busy_seconds},   {"idle_seconds", s.idle_seconds},
-              {"memory_used", s.memory_used},     {"memory_peak", s.memory_peak},
-              {"pinned_used", s.pinned_used},     {"pinned_budget", s.pinned_budget},
-              {"pages_out", s.pages_out},         {"pages_in", s.pages_in},
-              {"paged_bytes", s.paged_bytes},     {"staged_bytes", s.staged_bytes},
-              {"captures", s.captures},           {"launches", s.launches}});
+    each_counter(s, [&x](const char* key, auto value) { x[key] = value; });
   if (!s.capture_fault.empty())
     x["capture_fault"] = s.capture_fault;
   return x;
@@ -58,20 +73,8 @@ actors::slot_info slot_from_json(const json& x) {
   s.memory_budget = x.at("memory_budget").get<std::uint64_t>();
   if (!s.answered)
     return s;
-  s.trainers = x.at("trainers").get<std::uint32_t>();
-  using number = std::pair<const char*, std::uint64_t*>;
-  for (auto [key, to] : {number{"running", &s.running}, number{"waiting", &s.waiting}, number{"steps", &s.steps},
-                         number{"slices", &s.slices}, number{"fused_steps", &s.fused_steps},
-                         number{"fused_slices", &s.fused_slices}, number{"fused_members", &s.fused_members},
-                         number{"memory_used", &s.memory_used}, number{"memory_peak", &s.memory_peak},
-                         number{"pinned_used", &s.pinned_used}, number{"pinned_budget", &s.pinned_budget},
-                         number{"pages_out", &s.pages_out}, number{"pages_in", &s.pages_in},
-                         number{"paged_bytes", &s.paged_bytes}, number{"staged_bytes", &s.staged_bytes},
-                         number{"captures", &s.captures}, number{"launches", &s.launches}})
-    *to = x.at(key).get<std::uint64_t>();
+  each_counter(s, [&x](const char* key, auto& to) { x.at(key).get_to(to); });
   s.capture_fault = x.value("capture_fault", std::string{});
-  s.busy_seconds = x.at("busy_seconds").get<double>();
-  s.idle_seconds = x.at("idle_seconds").get<double>();
   return s;
 }
 
