@@ -40,28 +40,10 @@ void read_objective(internal::object_reader& in, objective& into);
 std::string shown_number(double x);
 
 /// The factories of Troupe's own policies; parameters as for `policy_registry::factory`.
-std::unique_ptr<policy> make_schedule(const nlohmann::json& options, const search_space& space,
-                                      std::span<const std::string> trainer_names, std::string_view where,
-                                      std::vector<error>& faults);
-std::unique_ptr<policy> make_average(const nlohmann::json& options, const search_space& space,
-                                     std::span<const std::string> trainer_names, std::string_view where,
-                                     std::vector<error>& faults);
-std::unique_ptr<policy> make_pbt(const nlohmann::json& options, const search_space& space,
-                                 std::span<const std::string> trainer_names, std::string_view where,
-                                 std::vector<error>& faults);
-
-std::unique_ptr<policy> make_halving(const nlohmann::json& options, const search_space& space,
-                                     std::span<const std::string> trainer_names, std::string_view where,
-                                     std::vector<error>& faults);
-std::unique_ptr<policy> make_asha(const nlohmann::json& options, const search_space& space,
-                                  std::span<const std::string> trainer_names, std::string_view where,
-                                  std::vector<error>& faults);
-std::unique_ptr<policy> make_median(const nlohmann::json& options, const search_space& space,
-                                    std::span<const std::string> trainer_names, std::string_view where,
-                                    std::vector<error>& faults);
-std::unique_ptr<policy> make_pb2(const nlohmann::json& options, const search_space& space,
-                                 std::span<const std::string> trainer_names, std::string_view where,
-                                 std::vector<error>& faults);
+using policy_maker = std::unique_ptr<policy>(const nlohmann::json& options, const search_space& space,
+                                             std::span<const std::string> trainer_names, std::string_view where,
+                                             std::vector<error>& faults);
+policy_maker make_schedule, make_average, make_pbt, make_halving, make_asha, make_median, make_pb2;
 
 /// A trainer's number by its name; a fault at `where` if there is none.
 std::optional<trainer_id> trainer_named(const nlohmann::json& name,
