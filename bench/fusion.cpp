@@ -153,18 +153,15 @@ struct least_work {
 least_work least_work_of(const arguments& args, gpu::slot_worker& slot) {
   least_work out;
   on(slot, [&](gpu::context& ctx) {
-    const bool text = args.model == "transformer";
-    double parameters = 0, per_example = 0;
-    if (text) {
-      const gpu::transformer net(ctx, bench::transformer_of(), 1, 1);
+    double parameters = 0;
+    const auto look_at = [&](const auto& net) {
       parameters = static_cast<double>(net.layout().size);
-      per_example = net.flops_per_example();
-    } else {
-      const gpu::network net(ctx, bench::network_of(args.model), 1, 1);
-      parameters = static_cast<double>(net.layout().size);
-      per_example = net.flops_per_example();
-    }
-    out.flops = per_example * static_cast<double>(bench::batch_of(args.model));
+      out.flops = net.flops_per_example() * static_cast<double>(bench::batch_of(args.model));
+    };
+    if (args.model == "transformer")
+      look_at(gpu::transformer(ctx, bench::transformer_of(), 1, 1));
+    else
+      look_at(gpu::network(ctx, bench::network_of(args.model), 1, 1));
     const double copies = bench::optimizer_of(args.model) == gpu::optimizer_kind::adamw ? 3 : 2;
     out.bytes = 2 * copies * sizeof(float) * parameters;
   });
