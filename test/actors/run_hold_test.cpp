@@ -41,6 +41,28 @@ std::size_t count(const run_summary& x, trainer_state state) {
   return n;
 }
 
+/// A run that is left twice, each time after `least` to `most` sync points, by an interrupt or as if it had died; then to its end.
+run_summary cut_off_twice(const std::string& policy, const std::string& directory, std::uint64_t seed, std::uint64_t least,
+                          std::uint64_t most) {
+  core::random_stream rng(seed, "cut off");
+  for (int session = 0;; ++session) {
+    auto s = ladder(policy, 2);
+    s.options.directory = directory;
+    s.options.resume = session > 0;
+    const auto run = s.start();
+    if (session == 2)
+      return run->wait();
+    const auto syncs = static_cast<std::size_t>(least + rng.below(most - least + 1));
+    s.seen->wait([&](const recorder& r) {
+      return (r.started() && r.sync_points().size() >= syncs) || !r.events("run_ended").empty();
+    });
+    if (rng.below(2) == 0) {
+      run->control().interrupt();
+      run->wait();
+    }
+  }
+}
+
 } // namespace
 
 TEST_CASE("FAULTS row 9 nine trainers on one slot are halved twice") {
@@ -89,36 +111,14 @@ TEST_CASE("halving that is cut off or interrupted anywhere ends as if it had not
   temporary_folder folder;
   for (std::uint64_t seed = 0; seed < 8; ++seed) {
     CAPTURE(seed);
-    core::random_stream rng(seed, "cut off");
-    const auto directory = folder.path("run" + std::to_string(seed));
-    for (int session = 0;; ++session) {
-      auto s = ladder("halving", 2);
-      s.options.directory = directory;
-      s.options.resume = session > 0;
-      auto run = s.start();
-      if (session < 2) {
-        const auto syncs = static_cast<std::size_t>(rng.below(3));
-        s.seen->wait([&](const recorder& r) {
-          return (r.started() && r.sync_points().size() >= syncs) || !r.events("run_ended").empty();
-        });
-        if (rng.below(2) == 0)
-          run->control().interrupt();
-        else
-          run.reset(); // as if it had died
-        if (run)
-          run->wait();
-        continue;
-      }
-      const auto summary = run->wait();
-      CHECK(summary.outcome == run_outcome_kind::done);
-      CHECK(total_steps(summary) == 21);
-      for (const auto& t : summary.trainers) {
-        CHECK(t.state == find(undisturbed, t.name).state);
-        CHECK(t.step == find(undisturbed, t.name).step);
-        if (t.final_hash != 0)
-          CHECK(t.final_hash == find(undisturbed, t.name).final_hash);
-      }
-      break;
+    const auto summary = cut_off_twice("halving", folder.path("run" + std::to_string(seed)), seed, 0, 2);
+    CHECK(summary.outcome == run_outcome_kind::done);
+    CHECK(total_steps(summary) == 21);
+    for (const auto& t : summary.trainers) {
+      CHECK(t.state == find(undisturbed, t.name).state);
+      CHECK(t.step == find(undisturbed, t.name).step);
+      if (t.final_hash != 0)
+        CHECK(t.final_hash == find(undisturbed, t.name).final_hash);
     }
   }
 }
@@ -127,31 +127,11 @@ TEST_CASE("asha that is cut off or interrupted goes on with those that were held
   temporary_folder folder;
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
     CAPTURE(seed);
-    core::random_stream rng(seed, "cut off");
-    const auto directory = folder.path("run" + std::to_string(seed));
-    for (int session = 0;; ++session) {
-      auto s = ladder("asha", 2);
-      s.options.directory = directory;
-      s.options.resume = session > 0;
-      auto run = s.start();
-      if (session < 2) {
-        const auto syncs = static_cast<std::size_t>(1 + rng.below(11));
-        s.seen->wait([&](const recorder& r) {
-          return r.sync_points().size() >= syncs || !r.events("run_ended").empty();
-        });
-        if (rng.below(2) == 0) {
-          run->control().interrupt();
-          run->wait();
-        }
-        continue;
-      }
-      const auto summary = run->wait();
-      CHECK(summary.outcome == run_outcome_kind::done);
-      CHECK(find(summary, "t0").state == trainer_state::finished);
-      CHECK(count(summary, trainer_state::finished) + count(summary, trainer_state::stopped) == 9);
-      CHECK(total_steps(summary) <= 9 + 2 * 7 + 6 * 5);
-      break;
-    }
+    const auto summary = cut_off_twice("asha", folder.path("run" + std::to_string(seed)), seed, 1, 11);
+    CHECK(summary.outcome == run_outcome_kind::done);
+    CHECK(find(summary, "t0").state == trainer_state::finished);
+    CHECK(count(summary, trainer_state::finished) + count(summary, trainer_state::stopped) == 9);
+    CHECK(total_steps(summary) <= 9 + 2 * 7 + 6 * 5);
   }
 }
 
