@@ -26,7 +26,11 @@ void gpu_queue::pump() {
     const auto number = ++last_;
     with_slot_.emplace(number, std::move(x.then));
     slot_task task;
-    task.work = [what = std::move(x.what), at = at_, wait = options_.synchronize](gpu::context& ctx) {
+    // The message that brings the task to the slot may outlive the answer. The tensors in it must not: who has the answer and
+    // lets go of them gets their memory back.
+    auto once = std::make_shared<work>(std::move(x.what));
+    task.work = [once, at = at_, wait = options_.synchronize](gpu::context& ctx) {
+      const auto what = std::exchange(*once, nullptr);
       gpu_call call{ctx, at};
       what(call);
       if (wait)
@@ -94,9 +98,10 @@ mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, 
         const auto finish = [self = outside{mover_self{self}}, answer, x](core::result<void> r) {
           if (!r)
             x->failure = r.error();
+          x->from = {}; // what brings the answer may outlive it
           anon_mail(gpu_reply{[answer, x] {
             if (x->failure.text.empty())
-              answer.deliver(x->to);
+              answer.deliver(std::exchange(x->to, {}));
             else
               answer.fail(x->failure.text);
           }}).send(self.get());

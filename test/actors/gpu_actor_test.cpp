@@ -221,27 +221,29 @@ TEST_CASE("a tensor is read on its own slot only and can be moved to another") {
 }
 
 TEST_CASE("a state lives and dies on its slot and serves several messages") {
-  std::mutex mutex;
-  std::vector<std::thread::id> threads;
+  struct record {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::thread::id> threads;
+  } seen;
   std::string notes;
   rig r; // after what its slots refer to
   struct probe {
-    std::mutex* mutex = nullptr;
-    std::vector<std::thread::id>* threads = nullptr;
+    record* seen = nullptr;
     std::uint32_t calls = 0;
     void note_thread() {
-      if (!mutex)
+      if (!seen)
         return;
-      std::lock_guard lock(*mutex);
-      threads->push_back(std::this_thread::get_id());
+      std::lock_guard lock(seen->mutex);
+      seen->threads.push_back(std::this_thread::get_id());
+      seen->changed.notify_all();
     }
     ~probe() { note_thread(); }
   };
   auto a = spawn_gpu_with<counter, probe>(
       *r.sys, r.places[0], {},
       [&](probe& p, gpu_call& call, const count_calls& m) -> std::uint32_t {
-        p.mutex = &mutex;
-        p.threads = &threads;
+        p.seen = &seen;
         call.context().check_thread();
         p.note_thread();
         return p.calls += m.by;
@@ -260,9 +262,10 @@ TEST_CASE("a state lives and dies on its slot and serves several messages") {
   std::promise<std::thread::id> slot;
   r.workers[0]->post([&](gpu::context&) { slot.set_value(std::this_thread::get_id()); }, nullptr);
   const auto id = slot.get_future().get();
-  std::lock_guard lock(mutex);
-  REQUIRE(threads.size() == 3);
-  for (const auto& t : threads)
+  std::unique_lock lock(seen.mutex);
+  // The actor lets go of its state after it has said that it is over.
+  REQUIRE(seen.changed.wait_for(lock, 20s, [&] { return seen.threads.size() == 3; }));
+  for (const auto& t : seen.threads)
     CHECK(t == id);
 }
 

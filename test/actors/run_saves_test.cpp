@@ -173,6 +173,6 @@ TEST_CASE("what was pushed before a decision does not come back over it in a new
   CHECK(c.stop().get());
   const auto summary = run->wait();
   CHECK(find(summary, "t0").restarts == 1);
-  CHECK(find(summary, "t0").step > 100);
+  CHECK(find(summary, "t0").step >= 100); // just that where the stop comes before its first slice
   CHECK(find(summary, "t0").hp == core::hyperparameters{{"lr", 0.3}});
 }

@@ -74,6 +74,9 @@ struct gate {
   }
 };
 
+/// Turns that no pause of the machine ends.
+inline const slot_worker::settings one_long_slice{.slice = std::chrono::seconds(60)};
+
 inline constexpr auto forever = std::numeric_limits<std::uint64_t>::max();
 
 /// Threads that run and interrupt and post at once: every completion comes, and no step is lost.

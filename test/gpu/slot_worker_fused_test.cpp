@@ -80,7 +80,7 @@ struct held {
 } // namespace
 
 TEST_CASE("runs that fit together run as one and each ends with its own steps") {
-  slot_worker w(cpu_slot());
+  slot_worker w(cpu_slot(), one_long_slice);
   auto t = std::make_shared<team>(), other = std::make_shared<team>();
   held h(w);
   std::vector<std::shared_ptr<hosted>> who;
@@ -114,7 +114,7 @@ TEST_CASE("runs that fit together run as one and each ends with its own steps") 
 }
 
 TEST_CASE("a run of a higher priority shares its turns with none below and takes over from them at once") {
-  slot_worker w(cpu_slot(), {.slice = std::chrono::seconds(60)});
+  slot_worker w(cpu_slot(), one_long_slice);
   gate g;
   std::vector<std::pair<std::size_t, std::uint64_t>> seen; // members of each step, and steps left of the first
   auto t = std::make_shared<team>([&](context&, std::span<fused_run> runs, std::uint64_t step) {
@@ -143,7 +143,7 @@ TEST_CASE("a run of a higher priority shares its turns with none below and takes
 }
 
 TEST_CASE("the time of those that run as one is shared by their steps") {
-  slot_worker w(cpu_slot());
+  slot_worker w(cpu_slot(), one_long_slice);
   auto t = std::make_shared<team>([](context&, std::span<fused_run> runs, std::uint64_t) {
     if (runs.size() == 3)
       --runs[2].report.steps; // its turn has not come
@@ -187,7 +187,7 @@ TEST_CASE("an interrupt ends one of those that run as one and the rest goes on")
 }
 
 TEST_CASE("one of those that run as one fails alone with its text and its steps so far") {
-  slot_worker w(cpu_slot());
+  slot_worker w(cpu_slot(), one_long_slice);
   auto t = std::make_shared<team>([&](context&, std::span<fused_run> runs, std::uint64_t step) {
     if (step == 4)
       runs[1].failure = std::make_exception_ptr(not_finite("the loss went away"));
@@ -267,7 +267,7 @@ TEST_CASE("tasks are served between the steps of those that run as one and other
 }
 
 TEST_CASE("runs that have the slot are counted apart from those that wait") {
-  slot_worker w(cpu_slot());
+  slot_worker w(cpu_slot(), one_long_slice);
   gate g;
   auto t = std::make_shared<team>([&](context&, std::span<fused_run>, std::uint64_t step) {
     if (step == 2)

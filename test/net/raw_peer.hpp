@@ -84,25 +84,34 @@ inline socket dial(std::uint16_t port) {
   return s;
 }
 
-class listener {
+/// A port of this machine that nobody else gets while this lives, and on which nobody listens.
+class silent_port {
 public:
-  listener() : s_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  silent_port() : s_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in a{};
     a.sin_family = AF_INET;
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t n = sizeof a;
-    if (::bind(s_.fd(), reinterpret_cast<sockaddr*>(&a), n) != 0 || ::listen(s_.fd(), 16) != 0
+    if (::bind(s_.fd(), reinterpret_cast<sockaddr*>(&a), n) != 0
         || ::getsockname(s_.fd(), reinterpret_cast<sockaddr*>(&a), &n) != 0)
-      throw std::runtime_error("listen");
+      throw std::runtime_error("bind");
     port_ = ntohs(a.sin_port);
   }
   std::uint16_t port() const { return port_; }
-  socket accept() { return socket{::accept4(s_.fd(), nullptr, nullptr, SOCK_CLOEXEC)}; }
   int fd() const { return s_.fd(); }
 
 private:
   socket s_;
   std::uint16_t port_ = 0;
+};
+
+class listener : public silent_port {
+public:
+  listener() {
+    if (::listen(fd(), 16) != 0)
+      throw std::runtime_error("listen");
+  }
+  socket accept() { return socket{::accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC)}; }
 };
 
 /// What a proxy does to the bytes from server to client, counted over each connection.

@@ -307,16 +307,12 @@ TEST_CASE("a server that stops talking is a timeout") {
 }
 
 TEST_CASE("a server that nobody runs is an error with its address") {
-  std::uint16_t port = 0;
-  {
-    raw::listener l;
-    port = l.port();
-  }
+  raw::silent_port silent;
   pair p;
-  const auto x = p.fetch(1, port);
+  const auto x = p.fetch(1, silent.port());
   REQUIRE_FALSE(x);
   CHECK(x.error().code == core::errc::io);
-  CHECK(x.error().text.find("127.0.0.1:" + std::to_string(port)) != std::string::npos);
+  CHECK(x.error().text.find("127.0.0.1:" + std::to_string(silent.port())) != std::string::npos);
 }
 
 TEST_CASE("a host that is no numeric address is refused") {
