@@ -490,6 +490,12 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
     part.whole("keep", out.checkpoints.keep, 1, 1'000'000);
     part.finish();
   }
+  if (auto* j = in.raw("record")) {
+    object_reader part{*j, "/record", faults};
+    part.whole("max_unwritten", out.record.max_unwritten, 1, 1'000'000'000);
+    part.whole("max_unwritten_bytes", out.record.max_unwritten_bytes, 1, UINT64_MAX);
+    part.finish();
+  }
   if (auto* j = in.raw("failures")) {
     object_reader part{*j, "/failures", faults};
     part.whole("max_restarts", out.failures.max_restarts, 0, 1'000'000);

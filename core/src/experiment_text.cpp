@@ -89,6 +89,7 @@ std::string experiment_text(const experiment& x) {
   out["policy"] = {{"type", x.policy_type}};
   out["policy"].update(of_text(x.policy_options));
   out["checkpoints"] = {{"every_syncs", x.checkpoints.every_syncs}, {"keep", x.checkpoints.keep}};
+  out["record"] = {{"max_unwritten", x.record.max_unwritten}, {"max_unwritten_bytes", x.record.max_unwritten_bytes}};
   out["failures"] = {{"max_restarts", x.failures.max_restarts},
                      {"fail_fast", x.failures.fail_fast},
                      {"refill", x.failures.refill}};

@@ -129,6 +129,17 @@ trainer_machine::actions trainer_machine::release(sync_index sync) {
   return {};
 }
 
+trainer_machine::actions trainer_machine::report_taken() {
+  actions out;
+  if (over() || untaken_ == 0) {
+    ++dropped_;
+    return out;
+  }
+  --untaken_;
+  advance(out);
+  return out;
+}
+
 trainer_machine::actions trainer_machine::run_ended(std::uint64_t steps, bool failed) {
   actions out;
   if (over() || flight_ != flight::run) {
@@ -158,7 +169,9 @@ trainer_machine::actions trainer_machine::task_ended(outcome how) {
     if (called_ && *called_ <= measuring_)
       called_.reset();
     undecided_ = measuring_;
-    if (!plan_.asynchronous && measuring_ >= released_)
+    if (plan_.asynchronous)
+      ++untaken_;
+    else if (measuring_ >= released_)
       parked_ = measuring_;
     out.push_back(report{measuring_});
   } else if (was == flight::job) {
@@ -234,6 +247,7 @@ void trainer_machine::attend(actions& out) {
 /// At a boundary: whatever comes next.
 void trainer_machine::advance(actions& out) {
   while (flight_ == flight::none && !over()) {
+    held_back_ = false;
     if (stop_) {
       refuse_jobs(out);
       stopped_ = step_ < plan_.stop_step;
@@ -254,6 +268,9 @@ void trainer_machine::advance(actions& out) {
       flight_ = flight::finish;
       out.push_back(finish{true, false});
     } else if (auto k = due_sync()) {
+      held_back_ = plan_.asynchronous && untaken_ >= plan_.reports_ahead;
+      if (held_back_)
+        return;
       measuring_ = *k;
       flight_ = flight::measure;
       out.push_back(measure{*k});

@@ -75,6 +75,8 @@ TEST_CASE("the smallest experiment has documented defaults") {
   CHECK(x.policy_type == "none");
   CHECK(x.checkpoints.every_syncs == 1);
   CHECK(x.checkpoints.keep == 2);
+  CHECK(x.record.max_unwritten == 4096);
+  CHECK(x.record.max_unwritten_bytes == 16'777'216);
   CHECK(x.failures.max_restarts == 2);
   CHECK(x.slots.empty());
   CHECK(x.quantum_ms == 2);
@@ -93,6 +95,7 @@ TEST_CASE("every key of an experiment is read") {
     "sync": {"every_steps": 100, "at_steps": [5, 50], "quorum": 0.5, "deadline_seconds": 2.5, "stragglers": "stop"},
     "search_space": {"lr": {"type": "log_uniform", "low": 0.001, "high": 1}},
     "checkpoints": {"every_syncs": 0, "keep": 3},
+    "record": {"max_unwritten": 5, "max_unwritten_bytes": 600},
     "failures": {"max_restarts": 0, "fail_fast": true, "refill": true},
     "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000, "pinned_bytes": 7}, {}],
     "quantum_ms": 0.5, "fusion": false, "rebalance": false, "math": "tf32"})");
@@ -112,6 +115,8 @@ TEST_CASE("every key of an experiment is read") {
   CHECK(x.space.domains().size() == 1);
   CHECK(x.checkpoints.every_syncs == 0);
   CHECK(x.checkpoints.keep == 3);
+  CHECK(x.record.max_unwritten == 5);
+  CHECK(x.record.max_unwritten_bytes == 600);
   CHECK(x.failures.max_restarts == 0);
   CHECK(x.failures.fail_fast);
   CHECK(x.failures.refill);

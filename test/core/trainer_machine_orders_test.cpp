@@ -14,14 +14,15 @@ namespace {
 
 using event = void (*)(rig&);
 
-const std::array<event, 14> events = {
+const std::array<event, 15> events = {
     [](rig& r) { r.pause(); },        [](rig& r) { r.resume(); },
     [](rig& r) { r.push(); },         [](rig& r) { r.export_state(); },
     [](rig& r) { r.apply(); },        [](rig& r) { r.resume_sync(); },
     [](rig& r) { r.release(); },      [](rig& r) { r.call(); },
     [](rig& r) { r.complete(); },     [](rig& r) { r.complete(0); },
     [](rig& r) { r.complete(1); },    [](rig& r) { r.stop(); },
-    [](rig& r) { r.complete(~0ull, machine::outcome::refused); }, [](rig& r) { r.move(); }};
+    [](rig& r) { r.complete(~0ull, machine::outcome::refused); }, [](rig& r) { r.move(); },
+    [](rig& r) { r.taken(); }};
 
 void exhaust(const rig& from, int depth, std::string& order, std::string& fault) {
   if (depth == 0) {
@@ -48,7 +49,9 @@ void exhaust(const rig& from, int depth, std::string& order, std::string& fault)
 TEST_CASE("no short order of events breaks a trainer") {
   std::vector<rig> from;
   for (bool asynchronous : {false, true}) {
-    rig r{every_three(asynchronous)};
+    auto plan = every_three(asynchronous);
+    plan.reports_ahead = 1;
+    rig r{plan};
     from.push_back(r); // building
     r.complete();
     from.push_back(r); // ready
@@ -73,6 +76,7 @@ TEST_CASE("no long random order of events breaks a trainer") {
     auto plan = every_three(rng.below(4) == 0);
     plan.stop_step = 4 + rng.below(30);
     plan.schedule.at_steps = {2, 5};
+    plan.reports_ahead = 1;
     rig r{plan};
     for (int i = 0; i < 60 && r.fault.empty(); ++i) {
       auto pick = rng.below(events.size() + 8);

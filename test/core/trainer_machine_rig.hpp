@@ -47,6 +47,7 @@ struct rig {
   std::map<sync_index, std::uint64_t> reports; ///< step of each
   int runs = 0, pauses = 0, resumes = 0, finished = 0, failed = 0;
   bool stopped = false, saved = false;
+  std::uint32_t untaken = 0; ///< asynchronous: reports
   std::string fault;
 
   void expect(bool ok, const char* what) {
@@ -102,6 +103,8 @@ struct rig {
   void on(const machine::report& x) {
     expect(!reports.count(x.sync), "a sync point reported twice");
     reports[x.sync] = m.step();
+    if (plan.asynchronous)
+      expect(++untaken <= plan.reports_ahead, "a report too far ahead");
   }
   void on(const machine::say_paused&) {
     expect(pause_wanted, "a pause acknowledged that nobody wants");
@@ -159,6 +162,10 @@ struct rig {
   }
   void resume_sync() { act(m.resume_sync(m.parked_at().value_or(0))); }
   void release() { act(m.release(m.parked_at().value_or(m.syncs_done()))); }
+  void taken() {
+    untaken -= untaken > 0 ? 1 : 0;
+    act(m.report_taken());
+  }
   void call() { act(m.call_sync(m.syncs_done())); }
   void begin() { act(m.begin()); }
   void stop() {
@@ -191,7 +198,7 @@ struct rig {
       return;
     }
     expect(pause_acked, "a lost pause");
-    expect(m.paused() || m.parked_at() || m.phase() == trainer_phase::ready, "a trainer that never runs again");
+    expect(m.paused() || m.parked_at() || m.phase() == trainer_phase::ready || m.held_back(), "a trainer that never runs again");
     for (auto [job, n] : answers)
       expect(n == 1, "a job not answered exactly once");
   }
@@ -206,6 +213,8 @@ struct rig {
         resume();
       if (auto k = m.parked_at())
         act(m.resume_sync(*k));
+      if (m.held_back())
+        taken();
       settle();
     }
     expect(m.over(), "a life without an end");

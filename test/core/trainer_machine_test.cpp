@@ -257,6 +257,43 @@ TEST_CASE("an asynchronous trainer reports and goes on and takes its decision la
   CHECK(r.fault == "");
 }
 
+TEST_CASE("an asynchronous trainer whose reports are not taken waits at a sync point and hears everything there") {
+  auto plan = every_three(true);
+  plan.reports_ahead = 1;
+  rig r{plan};
+  r.complete();
+  r.begin();
+  r.complete();
+  r.complete();
+  CHECK_FALSE(r.m.held_back());
+  r.complete();
+  CHECK(r.m.step() == 6);
+  CHECK(r.m.held_back());
+  CHECK(r.with_slot == rig::busy::none);
+  r.pause();
+  CHECK(r.pauses == 1);
+  r.push();
+  CHECK(r.with_slot == rig::busy::job);
+  r.complete();
+  r.resume();
+  CHECK(r.resumes == 1);
+  CHECK(r.m.held_back());
+  rig stopped = r;
+  stopped.stop();
+  CHECK(stopped.with_slot == rig::busy::finish);
+  stopped.live_on();
+  CHECK(stopped.reports.size() == 1);
+  CHECK(stopped.fault == "");
+  r.taken();
+  CHECK(r.with_slot == rig::busy::measure);
+  r.complete();
+  CHECK(r.reports.size() == 2);
+  r.live_on();
+  CHECK(r.fault == "");
+  r.act(r.m.report_taken());
+  CHECK(r.m.dropped() == 1); // it is over
+}
+
 TEST_CASE("an asynchronous trainer takes late decisions in their order and each once") {
   rig r{every_three(true)};
   r.complete();

@@ -59,6 +59,12 @@ struct checkpoint_options {
   std::uint32_t keep = 2;          ///< complete sets kept, besides what is in use
 };
 
+/// How much of an asynchronous experiment's reports may wait for the disk; beyond it trainers wait with them (see `report_gate`).
+struct record_options {
+  std::uint64_t max_unwritten = 4096;                        ///< reports
+  std::uint64_t max_unwritten_bytes = std::uint64_t{16} << 20; ///< of them together
+};
+
 struct failure_options {
   std::uint32_t max_restarts = 2;  ///< per trainer
   bool fail_fast = false;          ///< the first trainer that fails for good ends the run
@@ -83,6 +89,7 @@ struct experiment {
   std::string policy_type = "none";
   std::string policy_options = "{}"; ///< JSON text
   checkpoint_options checkpoints;
+  record_options record;
   failure_options failures;
   run_stop_rules stop;
   std::vector<slot_request> slots;   ///< empty: the command line decides

@@ -16,6 +16,9 @@ namespace troupe::core {
 enum class trainer_phase : std::uint8_t { building, ready, running, parking, parked, applying, stopping, finished, failed };
 std::string_view to_string(trainer_phase x) noexcept;
 
+/// An asynchronous trainer may have so many reports that were not taken: enough that the way of the answer costs no time.
+constexpr std::uint32_t reports_ahead = 4;
+
 /// What a trainer may do when, without threads, clocks or messages.
 ///
 /// Its actor feeds events and does what the returned actions say. At most one request is with the slot at any time (a run, a
@@ -28,22 +31,24 @@ std::string_view to_string(trainer_phase x) noexcept;
 ///   any ──(7) stop step, stop, a decision to stop──► stopping ──(8) final work done──► finished
 ///   any ──(9) a failed build, run, measurement or final work, a lost device──► failed
 ///
-/// Asynchronous trainers report (4) and go straight on to running. A paused trainer does no work of its own: it neither runs nor
-/// parks nor finishes at its stop step, but it does the jobs it is given (pushes, exports, decisions) and obeys stop. Jobs are
-/// done in the order in which they came. What names a sync point that is over, or a decision given twice, is dropped and
+/// Asynchronous trainers report (4) and go straight on to running; but one of which `reports_ahead` reports have not been taken
+/// (the store had no room for them and has not written them yet) is held back: it waits at its next sync point, before it measures
+/// anything, until one is. A paused trainer does no work of its own: it neither runs nor parks nor finishes at its stop step, but it
+/// does the jobs it is given (pushes, exports, decisions) and obeys stop. Jobs are done in the order in which they came. What names a sync point that is over, or a decision given twice, is dropped and
 /// counted. So is a move to another slot that finds no run to go on with: it was meant to save time.
 ///
 /// A trainer that is called to a sync point by the clock makes at least one step since the last one (or since its life began) first:
 /// without a step it would have no loss to report, and one that waits long for its turns would never get on.
 ///
 /// For every order of events: no run goes past a sync point or the stop step; a pause is acknowledged unless a resume or the end
-/// overtakes it; and a trainer that is not paused, parked or waiting to begin has a request with its slot.
+/// overtakes it; and a trainer that is not paused, parked, held back or waiting to begin has a request with its slot.
 class trainer_machine {
 public:
   struct plan {
     std::uint64_t stop_step = 0;
     sync_schedule schedule;
     bool asynchronous = false;
+    std::uint32_t reports_ahead = core::reports_ahead; ///< asynchronous: so many may not have been taken yet
   };
   /// A push, export, decision or move, numbered by the actor, which keeps what it says.
   using ticket = std::uint64_t;
@@ -107,6 +112,8 @@ public:
   actions call_sync(sync_index sync);
   actions resume_sync(sync_index sync);
   actions release(sync_index sync);
+  /// Asynchronous: the store has room again for one of the reports that were made.
+  actions report_taken();
   /// The run ended after `steps`. Fewer than asked for means that it was interrupted.
   actions run_ended(std::uint64_t steps, bool failed);
   /// How a measurement, a job or the final work ended. A job may be refused and the trainer goes on; the others may not.
@@ -127,6 +134,8 @@ public:
   }
   /// The sync point that the schedule brings next; none before the stop step, or not by steps.
   std::optional<sync_index> next_sync() const;
+  /// It stands at a sync point until one of its reports is taken.
+  bool held_back() const noexcept { return held_back_ && flight_ == flight::none && !over(); }
   bool over() const noexcept { return end_ != end::no; }
   std::uint64_t dropped() const noexcept { return dropped_; } ///< stale or repeated events
 
@@ -170,6 +179,8 @@ private:
   std::optional<sync_index> called_;
   std::optional<sync_index> parked_;
   std::optional<sync_index> undecided_; ///< the last sync point reported and not decided
+  std::uint32_t untaken_ = 0;       ///< asynchronous: reports that were not taken yet
+  bool held_back_ = false;
   sync_index decided_ = 0;          ///< asynchronous: decisions for sync points below are over
   std::deque<queued> jobs_;
   std::uint64_t dropped_ = 0;
