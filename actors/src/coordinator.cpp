@@ -38,7 +38,7 @@ caf::actor spawn_coordinator(caf::actor_system& sys, coordinator::settings s) {
 coordinator::coordinator(caf::event_based_actor* self, settings s)
     : self_(self), settings_(std::move(s)), host_(*settings_.host), exp_(host_.options.exp),
       one_by_one_(waits_one_by_one(host_)), free_running_(exp_.sync.asynchronous && !one_by_one_),
-      engine_(exp_.sync, closed_before(host_), one_by_one_), began_(clock::now()) {
+      engine_(exp_.sync, closed_before(host_), one_by_one_), began_(clock::now()), gate_(exp_.record) {
   if (const auto closed = engine_.closed())
     next_call_ = *closed + 1;
 }
@@ -80,7 +80,7 @@ void coordinator::supervise(std::function<void(supervisor&)> what) {
 }
 
 void coordinator::event(const std::string& kind, nlohmann::json details) {
-  host_.tell([kind, details](run_listener& l) { l.on_event(kind, details); });
+  host_.tell_event(kind, details);
   host_.store->event(kind, std::move(details));
 }
 
@@ -214,14 +214,19 @@ void coordinator::on_not_placed(const trainer_ref& who, const core::error& why) 
 // -- facts from trainers
 // -----------------------------------------------------------------------------------------------
 
-coordinator::trainer* coordinator::current(const trainer_ref& x) {
+coordinator::trainer* coordinator::living(const trainer_ref& x) {
   if (x.experiment == host_.experiment_id && x.trainer < trainers_.size()) {
     auto& t = trainers_[x.trainer];
     if (t.incarnation == x.incarnation && is_live(t.state))
       return &t;
   }
-  ++dropped_;
   return nullptr;
+}
+
+coordinator::trainer* coordinator::current(const trainer_ref& x) {
+  auto* t = living(x);
+  dropped_ += t ? 0 : 1;
+  return t;
 }
 
 trainer_ref coordinator::ref_of(const trainer& t) const { return {host_.experiment_id, t.id, t.incarnation}; }
@@ -267,14 +272,15 @@ void coordinator::on_report(const sync_report& x) {
   m.incarnation = x.from.incarnation;
   m.sync = x.sync;
   auto* t = current(x.from);
-  if (!t || interrupting_)
-    return; // a run that is being left decides nothing more
+  if (!t || (interrupting_ && !free_running_))
+    return; // a run that is being left decides nothing more, and who is parked reports again when it goes on
   t->step = m.step;
   t->hp = m.hp;
   m.name = t->spec.name;
   t->newest = m;
   if (free_running_) {
-    perform(engine_.reported(m, index_of(x.next), clock::now()));
+    if (!interrupting_)
+      perform(engine_.reported(m, index_of(x.next), clock::now()));
     report_asynchronously(*t, m);
     return;
   }

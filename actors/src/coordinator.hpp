@@ -18,6 +18,7 @@
 #include "troupe/actors/messages.hpp"
 #include "troupe/actors/run.hpp"
 #include "troupe/core/barrier_ledger.hpp"
+#include "troupe/core/report_gate.hpp"
 #include "troupe/core/sync_engine.hpp"
 
 namespace troupe::actors::internal {
@@ -187,7 +188,8 @@ private:
   };
 
   // coordinator.cpp: facts, places, alarms
-  trainer* current(const trainer_ref& x); ///< null if it is of an older life; counted then
+  trainer* living(const trainer_ref& x);  ///< null if it is of an older life
+  trainer* current(const trainer_ref& x); ///< the same; counted then
   trainer_ref ref_of(const trainer& t) const;
   void take_over_record();
   template <class Command>
@@ -267,6 +269,9 @@ private:
   void settle(trainer& t, const decision_applied& x);
   void call_round();
   void report_asynchronously(trainer& t, const core::metadata& m);
+  bool send_to_record(std::uint64_t bytes);
+  void recorded(const trainer_ref& who, core::sync_index k, std::uint64_t bytes, bool taken);
+  record_info record_now() const;
   void note_passing(core::sync_index k);
   void decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d);
   void give_gathered(std::uint64_t number);
@@ -280,6 +285,7 @@ private:
   void add_state(std::uint64_t number, const trainer& t, const state_ref& x, std::uint64_t step);
   void add_older_state(std::uint64_t number, const trainer& t);
   void take_older_states();
+  std::size_t sets_under_way() const;
   void leave_savings(const trainer& t);
   void end_is_recorded(core::trainer_id id);
   void write_if_complete(std::uint64_t number);
@@ -336,6 +342,7 @@ private:
   std::map<std::uint64_t, operation> operations_;
   std::map<alarm_kind, std::uint64_t> alarms_;
   core::sync_index next_call_ = 0;
+  core::report_gate gate_; ///< free running: how many reports wait for the disk
   std::map<core::sync_index, std::size_t> passed_; ///< asynchronous: how many passed each sync point
   std::uint64_t reports_since_save_ = 0;           ///< one by one
   std::vector<core::metadata> history_;            ///< for policies that want it

@@ -375,6 +375,7 @@ run_status coordinator::status_now() const {
   s.rounds = engine_.rounds();
   s.dropped = dropped_ + engine_.dropped();
   s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
+  s.record = record_now();
   return s;
 }
 
@@ -405,6 +406,8 @@ void fill(slot_info& s, const slot_status& x) {
   s.pages_in = x.device.swaps_in;
   s.paged_bytes = x.device.swapped_bytes;
   s.staged_bytes = x.device.staged_bytes;
+  s.slot_copies = x.device.slot_copies;
+  s.slot_copied_bytes = x.device.slot_copied_bytes;
   s.captures = x.device.captures;
   s.launches = x.device.launches;
   s.capture_fault = x.device.capture_fault;

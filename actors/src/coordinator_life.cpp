@@ -534,6 +534,7 @@ void coordinator::finish_run() {
   s.rounds = engine_.rounds();
   s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
   s.directory = host_.options.directory;
+  s.record = record_now();
   s.barrier_seconds = barriers_.total().seconds;
   s.barrier_bound_seconds = barriers_.total().bound;
   bool any_failed = !run_failure_.text.empty();
@@ -559,7 +560,7 @@ void coordinator::finish_run() {
       s.error = ok.error();
       s.outcome = run_outcome_kind::failed;
     }
-    host->tell([s](run_listener& l) { l.on_finished(s); });
+    host->tell_finished(s);
     host->listening->post([on_end, s] { on_end(s); }); // whoever waits for the end finds everything told
   });
   supervise([](supervisor& x) { x.shut_down(); });

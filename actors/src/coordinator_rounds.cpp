@@ -42,7 +42,7 @@ bool coordinator::saves_at(core::sync_index k) {
   const std::uint64_t every = exp_.checkpoints.every_syncs;
   if (!one_by_one_)
     return every > 0 && (std::uint64_t{k} + 1) % every == 0;
-  if (every == 0 || ++reports_since_save_ < every * live_ || sets_in_flight_ >= max_sets_in_flight)
+  if (every == 0 || ++reports_since_save_ < every * live_ || sets_under_way() >= max_sets_in_flight)
     return false;
   reports_since_save_ = 0;
   return true;
@@ -164,7 +164,7 @@ void coordinator::record_round() {
             {ok.error().code, "sync point " + std::to_string(k) + " cannot be recorded: " + ok.error().text});
         return;
       }
-      c.host_.tell([what = c.round_.what](run_listener& l) { l.on_sync_point(*what); });
+      c.host_.tell_sync_point(c.round_.what);
       c.perform(c.engine_.decided(k, std::move(c.round_.decisions), clock::now()));
       c.check_end();
     });
@@ -448,11 +448,39 @@ void coordinator::call_round() {
 // -- without waiting
 // -------------------------------------------------------------------------------------------------------
 
+/// True: the trainer may be one further ahead; else when the report is written.
+bool coordinator::send_to_record(std::uint64_t bytes) {
+  const auto times = gate_.times();
+  const bool taken = gate_.sent(bytes, clock::now());
+  if (gate_.times() > times && (gate_.times() & times) == 0) { // the 1st, 2nd, 4th, 8th … time: a slow disk need not write it each time
+    const auto now = record_now();
+    event("store_behind", {{"reports", now.unwritten},
+                           {"bytes", now.unwritten_bytes},
+                           {"times", gate_.times()},
+                           {"seconds", now.held_back_seconds},
+                           {"reason", std::to_string(now.unwritten) + " reports (" + std::to_string(now.unwritten_bytes) +
+                                          " bytes) wait for the disk, so trainers wait at their sync points"}});
+  }
+  return taken;
+}
+
+/// A report is written, and its trainer told if it waits for that.
+void coordinator::recorded(const trainer_ref& who, core::sync_index k, std::uint64_t bytes, bool taken) {
+  gate_.written(bytes, taken, clock::now());
+  if (const auto* t = taken ? nullptr : living(who))
+    command(*t, report_taken{{}, k});
+}
+
+record_info coordinator::record_now() const {
+  return {gate_.unwritten(), gate_.unwritten_bytes(), gate_.most_unwritten(), gate_.held_back(),
+          gate_.held_back_seconds(clock::now())};
+}
+
 void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
   const auto k = m.sync;
   const auto ref = ref_of(t);
   core::decision d;
-  if (exp_.policy_type != "none") {
+  if (exp_.policy_type != "none" && !interrupting_) {
     remember(m);
     const auto reports = newest_reports();
     auto in = input_of(k, reports);
@@ -468,14 +496,19 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
                                {"index", k},
                                {"reason", "it cannot be held: the policy does not say that it holds trainers, so none waits"}});
   }
-  if (auto enough = look_at(t, m))
-    d = std::move(*enough);
+  if (!interrupting_)
+    if (auto enough = look_at(t, m))
+      d = std::move(*enough);
+  const auto bytes = wire_size(m);
+  const bool taken = send_to_record(bytes);
+  if (taken)
+    command(t, report_taken{{}, k});
   auto what = make_event(k, {m},
                          says_nothing(d) ? std::map<core::trainer_id, core::decision>{}
                                          : std::map<core::trainer_id, core::decision>{{t.id, d}});
   ++writes_in_flight_;
-  host_.store->sync_point(what, [me = self_handle(), ref, k, d, what](core::result<void> ok) {
-    post(me, [ref, k, d, what, ok](coordinator& c) {
+  host_.store->sync_point(what, [me = self_handle(), ref, k, d, what, bytes, taken](core::result<void> ok) {
+    post(me, [ref, k, d, what, bytes, taken, ok](coordinator& c) {
       --c.writes_in_flight_;
       if (c.ended_)
         return;
@@ -483,7 +516,8 @@ void coordinator::report_asynchronously(trainer& t, const core::metadata& m) {
         c.fail_run({ok.error().code, "a report cannot be recorded: " + ok.error().text});
         return;
       }
-      c.host_.tell([what](run_listener& l) { l.on_sync_point(*what); });
+      c.recorded(ref, k, bytes, taken);
+      c.host_.tell_sync_point(what);
       if (!says_nothing(d))
         c.decide_asynchronously(ref, k, d);
       c.note_passing(k);
@@ -497,7 +531,7 @@ void coordinator::note_passing(core::sync_index k) {
   if (interrupting_ || ++passed_[k] < live_)
     return;
   passed_.erase(passed_.begin(), passed_.upper_bound(k));
-  if (saves_at(k) && sets_in_flight_ < max_sets_in_flight)
+  if (saves_at(k) && sets_under_way() < max_sets_in_flight)
     begin_saving(k);
 }
 

@@ -113,6 +113,12 @@ void coordinator::take_older_states() {
   }
 }
 
+/// Those that have all their states or wait for these to arrive: the others are made to by the next one.
+std::size_t coordinator::sets_under_way() const {
+  return sets_in_flight_ + static_cast<std::size_t>(std::count_if(
+                               savings_.begin(), savings_.end(), [](const auto& s) { return s.second.asked.empty(); }));
+}
+
 /// Where its next life would begin, if that is not the very beginning.
 void coordinator::add_older_state(std::uint64_t number, const trainer& t) {
   if (t.kept) {

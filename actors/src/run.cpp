@@ -392,4 +392,6 @@ node_observer run_access::nodes(const run_session& run) {
                                    : node_observer{};
 }
 
+void run_access::on_store(const run_session& run, std::function<void()> job) { run.impl_->host->store->post(std::move(job)); }
+
 } // namespace troupe::actors

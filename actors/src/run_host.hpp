@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -44,7 +45,13 @@ struct run_host {
 
   // -- the listener, on its thread
   // ----------------------------------------------------------------------------------
+  // tell… may be called from any thread.
+  /// Never left out.
   void tell(std::function<void(run_listener&)> what);
+  /// Left out and counted while too much waits; the count is told before the next.
+  void tell_sync_point(std::shared_ptr<const sync_point_event> x);
+  void tell_event(const std::string& kind, const nlohmann::json& details);
+  void tell_finished(const run_summary& x);
   /// Left out while the listener is behind.
   void tell_progress(run_status x);
 
@@ -55,6 +62,14 @@ struct run_host {
   /// The state behind `x`, from this process or another; calls back once, on any thread.
   void fetch(const state_ref& x, std::function<void(core::result<core::checkpoint_ptr>)> then) const;
 
+private:
+  void tell_unless_behind(std::uint64_t weight, std::uint64_t& missed, std::function<void(run_listener&)> what);
+  void tell_missed(); ///< if anything was; with the lock
+  std::mutex listener_mutex_;
+  std::uint64_t listener_waits_ = 0; ///< reports and events in its queue
+  std::uint64_t missed_sync_points_ = 0, missed_events_ = 0; ///< not told yet
+
+public:
   std::unique_ptr<job_thread> listening; // last: its jobs use the others
 };
 

@@ -49,6 +49,10 @@ trainer_self::behavior_type trainer::behavior() {
         if (is_mine(x.to))
           perform(machine_.release(x.sync));
       },
+      [this](const report_taken& x) {
+        if (is_mine(x.to))
+          perform(machine_.report_taken());
+      },
       [this](const stop_training& x) {
         if (!is_mine(x.to))
           return;
@@ -239,7 +243,7 @@ next_sync trainer::next() const {
 }
 
 void trainer::note_parking() {
-  const bool parked = machine_.parked_at().has_value();
+  const bool parked = machine_.parked_at().has_value() || machine_.held_back();
   if (parked && !parked_since_) {
     parked_since_ = clock::now();
   } else if (!parked && parked_since_) {

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "troupe/actors/slot_json.hpp"
+
 namespace troupe::cli {
 
 using nlohmann::json;
@@ -26,63 +28,19 @@ constexpr std::array states{actors::trainer_state::starting,   actors::trainer_s
                             actors::trainer_state::finished,   actors::trainer_state::stopped,  actors::trainer_state::failed,
                             actors::trainer_state::interrupted};
 
-/// What is known of a slot whose process has answered: f(key, a reference to it), for one that is written and for one that is read.
-template <class Slot, class F>
-void each_counter(Slot& s, F f) {
-  f("trainers", s.trainers);
-  f("running", s.running);
-  f("waiting", s.waiting);
-  f("steps", s.steps);
-  f("slices", s.slices);
-  f("fused_steps", s.fused_steps);
-  f("fused_slices", s.fused_slices);
-  f("fused_members", s.fused_members);
-  f("busy_seconds", s.busy_seconds);
-  f("idle_seconds", s.idle_seconds);
-  f("memory_used", s.memory_used);
-  f("memory_peak", s.memory_peak);
-  f("pinned_used", s.pinned_used);
-  f("pinned_budget", s.pinned_budget);
-  f("pages_out", s.pages_out);
-  f("pages_in", s.pages_in);
-  f("paged_bytes", s.paged_bytes);
-  f("staged_bytes", s.staged_bytes);
-  f("captures", s.captures);
-  f("launches", s.launches);
-}
-
-json to_json(const actors::slot_info& s) {
-  json x{{"slot", s.name},   {"node", s.node},   {"device", s.device},       {"device_id", s.device_id},
-         {"model", s.model}, {"alive", s.alive}, {"answered", s.answered}, {"memory_budget", s.memory_budget}};
-  if (s.answered)
-    each_counter(s, [&x](const char* key, auto value) { x[key] = value; });
-  if (!s.capture_fault.empty())
-    x["capture_fault"] = s.capture_fault;
-  return x;
-}
-
-actors::slot_info slot_from_json(const json& x) {
-  actors::slot_info s;
-  s.name = x.at("slot").get<std::string>();
-  s.node = x.at("node").get<std::uint32_t>();
-  s.device = x.at("device").get<std::string>();
-  s.device_id = x.at("device_id").get<std::string>();
-  s.model = x.at("model").get<std::string>();
-  s.alive = x.at("alive").get<bool>();
-  s.answered = x.at("answered").get<bool>();
-  s.memory_budget = x.at("memory_budget").get<std::uint64_t>();
-  if (!s.answered)
-    return s;
-  each_counter(s, [&x](const char* key, auto& to) { x.at(key).get_to(to); });
-  s.capture_fault = x.value("capture_fault", std::string{});
-  return s;
-}
-
 } // namespace
+
+json record_to_json(const actors::record_info& x) {
+  return {{"unwritten", x.unwritten},
+          {"unwritten_bytes", x.unwritten_bytes},
+          {"most_unwritten", x.most_unwritten},
+          {"held_back", x.held_back},
+          {"held_back_seconds", x.held_back_seconds}};
+}
 
 json status_to_json(const actors::run_status& s) {
   json out{{"experiment", s.experiment}, {"rounds", s.rounds}, {"dropped", s.dropped}, {"seconds", s.seconds},
-           {"trainers", json::array()}, {"slots", json::array()}};
+           {"trainers", json::array()}, {"slots", json::array()}, {"record", record_to_json(s.record)}};
   if (s.open_round)
     out["open_sync_point"] = *s.open_round;
   for (auto& t : s.trainers) {
@@ -98,7 +56,7 @@ json status_to_json(const actors::run_status& s) {
     out["trainers"].push_back(std::move(x));
   }
   for (auto& x : s.slots)
-    out["slots"].push_back(to_json(x));
+    out["slots"].push_back(actors::to_json(x));
   return out;
 }
 
@@ -142,7 +100,14 @@ core::result<actors::run_status> status_from_json(const json& j) {
     }
     if (auto i = j.find("slots"); i != j.end()) // a run of an earlier version has none
       for (auto& x : *i)
-        s.slots.push_back(slot_from_json(x));
+        s.slots.push_back(actors::slot_from_json(x));
+    if (auto i = j.find("record"); i != j.end()) {
+      i->at("unwritten").get_to(s.record.unwritten);
+      i->at("unwritten_bytes").get_to(s.record.unwritten_bytes);
+      i->at("most_unwritten").get_to(s.record.most_unwritten);
+      i->at("held_back").get_to(s.record.held_back);
+      i->at("held_back_seconds").get_to(s.record.held_back_seconds);
+    }
     return s;
   } catch (const json::exception& e) {
     return core::error{core::errc::internal, std::string{"the run's answer is not understood: "} + e.what()};

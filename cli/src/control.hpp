@@ -21,6 +21,7 @@
 /// `status_to_json` says, add the "trainer"'s number, the others "acknowledged": [{"trainer", "name", "step"}].
 namespace troupe::cli {
 
+nlohmann::json record_to_json(const actors::record_info& x);
 nlohmann::json status_to_json(const actors::run_status& s);
 core::result<actors::run_status> status_from_json(const nlohmann::json& j);
 

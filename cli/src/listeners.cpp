@@ -34,7 +34,8 @@ json with_kind(std::string_view kind, json members) {
 json result_json(const actors::run_summary& s) {
   json out{{"kind", "result"},       {"outcome", std::string{to_string(s.outcome)}}, {"directory", s.directory},
            {"sync_points", s.rounds}, {"seconds", s.seconds},                        {"trainers", json::array()},
-           {"barrier_wait_seconds", s.barrier_seconds}, {"barrier_bound_seconds", s.barrier_bound_seconds}};
+           {"barrier_wait_seconds", s.barrier_seconds}, {"barrier_bound_seconds", s.barrier_bound_seconds},
+           {"record", record_to_json(s.record)}};
   if (!s.error.text.empty())
     out["error"] = s.error.text;
   for (auto& t : s.trainers) {
@@ -61,6 +62,8 @@ std::string outcome_text(const actors::run_summary& s) {
   if (s.barrier_seconds > 0)
     out += "\nwaits at sync points: " + seconds_text(s.barrier_seconds) + " of all trainers together; the slowest trainer of each sets " +
            seconds_text(s.barrier_bound_seconds) + " of that\n";
+  if (const auto text = record_text(s.record); !text.empty())
+    out += "\n" + text;
   if (!s.error.text.empty())
     out += "\nthe run ended early: " + s.error.text + "\n";
   out += "\n" + std::string{to_string(s.outcome)} + " after " + seconds_text(s.seconds) + " and " +
@@ -86,6 +89,10 @@ void json_listener::on_progress(const actors::run_status& s) {
 }
 
 void json_listener::on_event(std::string_view kind, const json& details) { print_json(out_, with_kind(kind, details)); }
+
+void json_listener::on_missed(std::uint64_t sync_points, std::uint64_t events) {
+  print_json(out_, with_kind("missed", {{"sync_points", sync_points}, {"events", events}}));
+}
 
 void json_listener::on_finished(const actors::run_summary& s) { print_json(out_, result_json(s)); }
 
@@ -121,6 +128,12 @@ void text_listener::on_progress(const actors::run_status& s) {
 void text_listener::on_event(std::string_view kind, const json& details) {
   if (auto text = event_text(kind, details); !quiet_ && !text.empty())
     screen_.print(text + "\n");
+}
+
+void text_listener::on_missed(std::uint64_t sync_points, std::uint64_t events) {
+  if (!quiet_)
+    screen_.print("this screen was too slow: " + count_text(sync_points, "sync point", "sync points") + " and " +
+                  count_text(events, "event", "events") + " are not shown here; the run's directory has them\n");
 }
 
 void text_listener::on_finished(const actors::run_summary& s) {

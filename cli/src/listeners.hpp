@@ -21,6 +21,7 @@ public:
   void on_sync_point(const actors::sync_point_event& e) override;
   void on_progress(const actors::run_status& s) override;
   void on_event(std::string_view kind, const nlohmann::json& details) override;
+  void on_missed(std::uint64_t sync_points, std::uint64_t events) override;
   void on_finished(const actors::run_summary& s) override;
 
 private:
@@ -38,6 +39,7 @@ public:
   void on_sync_point(const actors::sync_point_event& e) override;
   void on_progress(const actors::run_status& s) override;
   void on_event(std::string_view kind, const nlohmann::json& details) override;
+  void on_missed(std::uint64_t sync_points, std::uint64_t events) override;
   void on_finished(const actors::run_summary& s) override;
 
 private:

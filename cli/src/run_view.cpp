@@ -256,8 +256,18 @@ std::string slots_text(const std::vector<actors::slot_info>& slots) {
 
 } // namespace
 
+std::string record_text(const actors::record_info& x) {
+  if (x.held_back_seconds <= 0)
+    return {};
+  auto time = seconds_text(x.held_back_seconds);
+  if (x.held_back == 0)
+    return "the disk was slower than the reports and held trainers back for " + time + "\n";
+  return "the disk is slower than the reports: " + count_text(x.unwritten, "waits", "wait") + " (" + bytes_text(x.unwritten_bytes) +
+         "), and trainers wait with them; for " + time + " so far\n";
+}
+
 std::string status_text(const actors::run_status& s) {
-  auto out = progress_line(s) + "\n" + trainers_table(s.trainers, {{"slot"}, {"failure"}, {"reason"}}, [](const trainer_info& t) {
+  auto out = progress_line(s) + "\n" + record_text(s.record) + trainers_table(s.trainers, {{"slot"}, {"failure"}, {"reason"}}, [](const trainer_info& t) {
                return std::vector<std::string>{t.slot, t.failure.text, t.reason};
              });
   if (!s.slots.empty())

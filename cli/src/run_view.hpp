@@ -28,6 +28,8 @@ std::string decision_text(const core::decision& d, const core::hyperparameters& 
 
 /// The final table.
 std::string results_text(const std::vector<actors::trainer_summary>& trainers);
+/// A line about trainers that a slow disk holds back, or has held back; empty: none.
+std::string record_text(const actors::record_info& x);
 /// The tables of `troupe status`: trainers and slots.
 std::string status_text(const actors::run_status& s);
 

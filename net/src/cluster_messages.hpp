@@ -24,7 +24,7 @@
 namespace troupe::net {
 
 /// Rises whenever a message of the control plane changes its form. Worker and head must have the same.
-inline constexpr std::uint32_t message_format = 3;
+inline constexpr std::uint32_t message_format = 4;
 
 /// The form of this one message stays as it is for ever: it is what different versions understand of each other.
 struct knock {

@@ -51,6 +51,8 @@ actors::run_status status() {
   busy.pages_in = 4;
   busy.paged_bytes = 4096;
   busy.staged_bytes = 17;
+  busy.slot_copies = 8;
+  busy.slot_copied_bytes = 8192;
   busy.captures = 2;
   busy.launches = 77;
   busy.capture_fault = "why";
@@ -60,6 +62,7 @@ actors::run_status status() {
   lost.device = lost.device_id = "cpu";
   lost.alive = false;
   s.slots = {busy, lost};
+  s.record = {12, 3400, 15, 2, 0.25};
   return s;
 }
 
@@ -73,6 +76,9 @@ TEST_CASE("a status crosses the control channel whole") {
   REQUIRE(got->slots.size() == 2);
   CHECK(got->slots[0].fused_members == 40);
   CHECK(got->slots[0].idle_seconds == 1);
+  CHECK(got->slots[0].slot_copied_bytes == 8192);
+  CHECK(got->record.unwritten == 12);
+  CHECK(got->record.held_back_seconds == 0.25);
   CHECK(got->slots[1].name == "2/0");
   CHECK_FALSE(got->slots[1].alive);
   CHECK(got->trainers[0].state == actors::trainer_state::held);
@@ -88,6 +94,7 @@ TEST_CASE("counters that nobody knows are not made up") {
 TEST_CASE("a run of a version that tells nothing of its slots is understood") {
   auto old = status_to_json(status());
   old.erase("slots");
+  old.erase("record");
   const auto got = status_from_json(old);
   REQUIRE(got);
   CHECK(got->slots.empty());

@@ -106,6 +106,16 @@ TEST_CASE("a status has a table of slots that shows which is full and which is i
         "  2/0   cuda:1  H200                                                                  lost\n");
 }
 
+TEST_CASE("a disk that holds trainers back is told") {
+  auto s = status();
+  CHECK(record_text(s.record).empty());
+  s.record = {4100, 2048, 4100, 3, 2.5};
+  CHECK(status_text(s).find("\nthe disk is slower than the reports: 4100 wait (2.0 KiB), and trainers wait with them; for 2.50 s so far\n") !=
+        std::string::npos);
+  s.record.held_back = 0;
+  CHECK(record_text(s.record) == "the disk was slower than the reports and held trainers back for 2.50 s\n");
+}
+
 TEST_CASE("slots that fuse or page show how much") {
   auto s = status();
   actors::slot_info x;

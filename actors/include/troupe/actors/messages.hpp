@@ -23,6 +23,7 @@
 ///   export_state                 state_exported
 ///   apply_decision               decision_applied; trainer_finished after a decision to stop
 ///   resume_sync, release_trainer (goes on)
+///   report_taken                 (goes on, if it waited for that)
 ///   stop_training                trainer_finished
 ///   (its node moves it)          trainer_moved
 ///   anything                     trainer_failed
@@ -111,6 +112,11 @@ TROUPE_INSPECT(resume_sync, to, sync)
 struct release_trainer { trainer_ref to; std::uint32_t sync = 0; };
 TROUPE_INSPECT(release_trainer, to, sync)
 
+/// One of its reports is written, or will be soon: of an asynchronous trainer, which may be only so many ahead of the store
+/// (core::reports_ahead).
+struct report_taken { trainer_ref to; std::uint32_t sync = 0; };
+TROUPE_INSPECT(report_taken, to, sync)
+
 /// Finish after the step at hand.
 struct stop_training { trainer_ref to; bool save = false; std::string reason; };
 TROUPE_INSPECT(stop_training, to, save, reason)
@@ -141,7 +147,7 @@ using trainer_actor =
     typed_actor<result<void>(begin_training), result<void>(pause_training), result<void>(resume_training),
                 result<void>(push_hyperparameters), result<void>(call_sync), result<void>(export_state),
                 result<void>(apply_decision), result<void>(resume_sync), result<void>(release_trainer),
-                result<void>(stop_training), result<trainer_status>(query_status)>;
+                result<void>(report_taken), result<void>(stop_training), result<trainer_status>(query_status)>;
 
 // -- facts from a trainer --------------------------------------------------------------------------------------------
 
@@ -248,7 +254,7 @@ struct host_trainer {
   std::uint64_t seed = 0;
   std::uint64_t stop_step = 0;
   wire_schedule schedule;
-  bool asynchronous = false;    ///< reports at sync points without parking
+  bool asynchronous = false;    ///< reports at sync points without parking; each is answered by report_taken
   bool fusion = true;           ///< its steps may run as one with those of its kind
   std::int32_t priority = 0;    ///< on its slot: higher ones go first
   bool barrier = false;         ///< others wait for it at sync points
@@ -380,4 +386,5 @@ CAF_BEGIN_TYPE_ID_BLOCK(troupe_messages, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::node_up))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::slot_lost))
   CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::trainer_moved))
+  CAF_ADD_TYPE_ID(troupe_messages, (troupe::actors::report_taken))
 CAF_END_TYPE_ID_BLOCK(troupe_messages)

@@ -99,8 +99,18 @@ struct slot_info {
   std::uint64_t pinned_used = 0, pinned_budget = 0;   ///< bytes of host memory; budget 0: no limit
   std::uint64_t pages_out = 0, pages_in = 0, paged_bytes = 0; ///< states that went to host memory and came back
   std::uint64_t staged_bytes = 0;                     ///< examples sent batch by batch
+  std::uint64_t slot_copies = 0, slot_copied_bytes = 0; ///< states that came from device memory, of this or another slot
   std::uint64_t captures = 0, launches = 0;           ///< how often a step was captured, and launched whole
   std::string capture_fault;                          ///< why steps are not captured; empty: no fault
+};
+
+/// What is on its way to the run's record where trainers report without waiting for each other; docs/failure.md says how it is
+/// bounded. All zero elsewhere.
+struct record_info {
+  std::uint64_t unwritten = 0, unwritten_bytes = 0; ///< reports that wait for the disk
+  std::uint64_t most_unwritten = 0;                 ///< at any time so far
+  std::uint64_t held_back = 0;                      ///< of those that wait: too many, so their trainers wait with them
+  double held_back_seconds = 0;                     ///< in which there were such, in this session
 };
 
 struct run_status {
@@ -111,6 +121,7 @@ struct run_status {
   std::uint64_t rounds = 0;  ///< sync points that are over, in this session
   std::uint64_t dropped = 0; ///< stale or repeated messages
   double seconds = 0;        ///< since this session began
+  record_info record;
 };
 
 /// A sync point: recorded, and about to be applied.
@@ -140,11 +151,13 @@ struct run_summary {
   double seconds = 0;
   double barrier_seconds = 0;       ///< of all trainers together, as in `trainer_info`
   double barrier_bound_seconds = 0;
+  record_info record;
   std::string directory;
 };
 
 /// Told what happens, on one thread of its own, in order. A slow listener delays nobody: `on_progress` is
-/// left out while it is behind, everything else waits in a queue. The default does nothing.
+/// left out while it is behind, and sync points and events are too while `run_options::listener_backlog` waits for it
+/// already. How many it missed is told before the next one; the run's record has them all. The default does nothing.
 class run_listener {
 public:
   virtual ~run_listener() = default;
@@ -155,6 +168,8 @@ public:
   virtual void on_progress(const run_status&) {}
   /// Everything that is recorded besides sync points; docs/file-formats.md lists the kinds and their members.
   virtual void on_event(std::string_view kind, const nlohmann::json& details);
+  /// It was too slow for so many that happened here; what comes next is newer.
+  virtual void on_missed(std::uint64_t /*sync_points*/, std::uint64_t /*events*/) {}
   virtual void on_finished(const run_summary&) {}
 };
 
@@ -184,6 +199,7 @@ struct run_options {
   std::chrono::milliseconds node_wait{60000};     ///< fail if they have not come by then
   std::chrono::milliseconds progress_interval{0}; ///< 0: no on_progress
   std::shared_ptr<run_listener> listener;         ///< may be null
+  std::uint64_t listener_backlog = 65536; ///< reports and events that may wait for it; beyond it misses some
   state_fetcher fetch;                            ///< needed where weights move between processes
   std::string host; ///< of this process's tensor transport, for other nodes; empty: none
   std::uint16_t port = 0;
