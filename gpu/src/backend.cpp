@@ -1,5 +1,6 @@
 #include "backend.hpp"
 
+#include <algorithm>
 #include <new>
 
 namespace troupe::gpu::internal {
@@ -32,34 +33,81 @@ void* backend::acquire(std::size_t bytes) {
     throw std::logic_error(label_ + ": work that is captured may not allocate; take its memory before");
   if (pending_.load(std::memory_order_acquire))
     collect();
-  const auto used = used_.load(std::memory_order_relaxed);
-  if (limit_ != 0 && (bytes > limit_ || used > limit_ - bytes)) {
-    const bool by_budget = budget_ != 0 && limit_ == budget_;
-    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " +
-                        std::to_string(used) + " of " + std::to_string(limit_) + " bytes of the " +
-                        (by_budget ? "slot's memory budget" : "device's memory") +
-                        " are in use; place fewer trainers on this slot, make model or batch smaller" +
-                        (by_budget ? ", or raise its budget" : ""));
-  }
+  make_room(bytes);
   // What is kept for reuse counts for the budget too: other slots and processes rely on it.
   if (limit_ != 0 && reserved() > limit_ - bytes)
     trim();
   void* p = allocate(bytes);
-  if (p == nullptr) {
-    trim();
-    p = allocate(bytes);
-  }
+  std::string why;
+  do { // the device may have less than the budget says
+    if (p == nullptr) {
+      trim();
+      p = allocate(bytes);
+    }
+  } while (p == nullptr && spill_one(why));
   if (p == nullptr)
     throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " +
-                        std::to_string(used) + " bytes are in use, " +
+                        std::to_string(used()) + " bytes are in use, " +
                         (budget_ != 0 ? "the slot's memory budget is " + std::to_string(budget_) + " bytes, "
                                       : std::string("the slot has no memory budget, ")) +
                         "but the device has no room" + memory_state() +
                         "; place fewer trainers on this device, or make model or batch smaller");
+  if (lent_)
+    lent_used_.fetch_add(bytes, std::memory_order_relaxed);
   const auto now = used_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   if (now > peak_.load(std::memory_order_relaxed)) // only the owner raises it
     peak_.store(now, std::memory_order_relaxed);
   return p;
+}
+
+bool backend::spill_one(std::string& why) {
+  const auto bytes = spills_->spill(spill_before_, why);
+  moved_ += bytes;
+  return bytes > 0;
+}
+
+void backend::make_room(std::size_t bytes) {
+  if (limit_ == 0)
+    return;
+  if (!lent_) { // what stays must leave room for whoever waits
+    const auto all = spills_->sum();
+    const auto stays = kept() + all.stuck;
+    if (bytes > limit_ || stays + all.floor > limit_ - bytes)
+      refuse(bytes, all.floor == 0 || bytes > limit_ || stays > limit_ - bytes
+                        ? std::string{}
+                        : ", and of what can give way " + std::to_string(all.floor) + " must stay for the trainers that take turns in it");
+  }
+  if (fits(bytes))
+    return;
+  if (spill_before_ == spillable::never) { // nobody goes in vain
+    const auto could = spills_->sum().could_give;
+    if (bytes > limit_ || used() - std::min(could, used()) > limit_ - bytes)
+      refuse(bytes, {});
+  }
+  std::string why;
+  while (!fits(bytes))
+    if (!spill_one(why))
+      refuse(bytes, why.empty() ? why : "; nor can states of other trainers go: " + why);
+}
+
+std::string backend::memory_in_use() const {
+  return label_ + ": " + in_use();
+}
+
+std::string backend::in_use() const {
+  return std::to_string(used()) + " of " + std::to_string(limit_) + " bytes of the " +
+         (by_budget() ? "slot's memory budget" : "device's memory") + " are in use";
+}
+
+void backend::refuse(std::size_t bytes, const std::string& why) const {
+  const auto stuck = spills_->sum().stuck;
+  throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes were requested, " + in_use() + why +
+                      (stuck == 0 ? ""
+                                  : ", " + std::to_string(stuck) + " by states that cannot wait on the host (" +
+                                        std::to_string(host_used()) + " of the slot's " + std::to_string(host_cap_) +
+                                        " bytes of pinned memory are in use)") +
+                      "; place fewer trainers on this slot, make model or batch smaller" +
+                      (by_budget() ? ", or raise its budget" : "") + (stuck > 0 && by_budget() ? " or its pinned_bytes" : ""));
 }
 
 void* backend::acquire_host(std::size_t bytes) {
@@ -94,9 +142,11 @@ void* backend::acquire_host(std::size_t bytes) {
   return p;
 }
 
-void backend::release(void* data, std::size_t bytes, bool host) noexcept {
-  (host ? host_used_ : used_).fetch_sub(bytes, std::memory_order_relaxed);
-  const released x{data, bytes, host};
+void backend::release(void* data, std::size_t bytes, memory_kind kind) noexcept {
+  (kind == memory_kind::host ? host_used_ : used_).fetch_sub(bytes, std::memory_order_relaxed);
+  if (kind == memory_kind::lent)
+    lent_used_.fetch_sub(bytes, std::memory_order_relaxed);
+  const released x{data, bytes, kind};
   if (owner_.load(std::memory_order_relaxed) == std::this_thread::get_id() && !capturing_) {
     hand_back(x);
     return;
@@ -140,7 +190,7 @@ void backend::close() noexcept {
 }
 
 void backend::hand_back(const released& x) noexcept {
-  if (!x.host)
+  if (x.kind != memory_kind::host)
     free(x.data, x.bytes);
   else if (closed_) {
     host_held_.fetch_sub(x.bytes, std::memory_order_relaxed);

@@ -8,8 +8,10 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "spillable.hpp"
 #include "troupe/gpu/context.hpp"
 
 namespace troupe::gpu::internal {
@@ -110,16 +112,30 @@ public:
   std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_relaxed); }
   std::uint64_t strays() const noexcept { return strays_.load(std::memory_order_relaxed); }
 
-  /// Memory within the budget; throws `out_of_memory` with the numbers, `std::logic_error` while capturing.
+  /// Memory within the budget, of `kind_of_next`. Holders of `spills` make room for it. What is kept leaves room for each of
+  /// them to work. Throws `out_of_memory` with the numbers, `std::logic_error` while capturing.
   void* acquire(std::size_t bytes);
   /// Pinned memory within its cap, from blocks kept for reuse where one fits.
   void* acquire_host(std::size_t bytes);
   /// Any thread: counted as free at once; handed back by the owner, at the next `acquire` or `collect`.
-  void release(void* data, std::size_t bytes, bool host) noexcept;
+  void release(void* data, std::size_t bytes, memory_kind kind) noexcept;
   /// Hands back what other threads released.
   void collect() noexcept;
   /// The context is gone: from now on whoever releases also hands back.
   void close() noexcept;
+
+  // -- what gives way, the owner's but for the list's end -------------------------------------------------------------
+
+  const std::shared_ptr<spill_list>& spills() const noexcept { return spills_; }
+  memory_kind kind_of_next() const noexcept { return lent_ ? memory_kind::lent : memory_kind::kept; }
+  /// Whether so much pinned memory is within its cap.
+  bool has_host_room(std::uint64_t bytes) const noexcept {
+    return host_cap_ == 0 || (bytes <= host_cap_ && host_used() <= host_cap_ - bytes);
+  }
+  /// Bytes moved because holders of `spills` need each other's room. Counted by those who move them.
+  std::uint64_t moved() const noexcept { return moved_; }
+  void add_moved(std::uint64_t bytes) noexcept { moved_ += bytes; }
+  void forget_moved() noexcept { moved_ = 0; }
 
   std::uint64_t used() const noexcept { return used_.load(std::memory_order_relaxed); }
   std::uint64_t peak() const noexcept { return peak_.load(std::memory_order_relaxed); }
@@ -129,6 +145,7 @@ public:
   std::uint64_t host_used() const noexcept { return host_used_.load(std::memory_order_relaxed); }
   std::uint64_t host_held() const noexcept { return host_held_.load(std::memory_order_relaxed); }
   std::uint64_t host_cap() const noexcept { return host_cap_; }
+  std::string memory_in_use() const; ///< "slot 1 (cpu): 512 of 1024 bytes of the slot's memory budget are in use"
   /// "slot 1 (cuda:0, NVIDIA H200)", for error texts.
   const std::string& label() const noexcept { return label_; }
 
@@ -152,11 +169,22 @@ protected:
   void set_capturing(bool x) noexcept { capturing_ = x; }
 
 private:
+  friend class lent_scope;
   struct released {
     void* data;
     std::size_t bytes;
-    bool host;
+    memory_kind kind;
   };
+  bool fits(std::size_t bytes) const noexcept { return limit_ == 0 || (bytes <= limit_ && used() <= limit_ - bytes); }
+  std::uint64_t kept() const noexcept {
+    const auto lent = lent_used_.load(std::memory_order_relaxed), all = used();
+    return all > lent ? all - lent : 0; // other threads release
+  }
+  bool by_budget() const noexcept { return budget_ != 0 && limit_ == budget_; } ///< where `limit_` comes from
+  std::string in_use() const;
+  void make_room(std::size_t bytes);
+  bool spill_one(std::string& why);
+  [[noreturn]] void refuse(std::size_t bytes, const std::string& why) const;
   void hand_back(const released& x) noexcept;
   void keep_host(const released& x) noexcept;
   void free_kept() noexcept;
@@ -167,6 +195,11 @@ private:
   std::string label_;
   std::uint64_t budget_, limit_, host_cap_;
   std::atomic<std::uint64_t> used_{0}, peak_{0};
+  std::atomic<std::uint64_t> lent_used_{0}; // of those used
+  std::shared_ptr<spill_list> spills_ = std::make_shared<spill_list>();
+  bool lent_ = false; // what is acquired next
+  std::uint64_t spill_before_ = spillable::never;
+  std::uint64_t moved_ = 0;
   std::atomic<std::uint64_t> host_used_{0}; // in living buffers
   std::atomic<std::uint64_t> host_held_{0}; // taken from the system
   std::multimap<std::size_t, void*> kept_;  // pinned blocks for reuse, by size; the owner's
@@ -178,6 +211,25 @@ private:
   std::mutex mutex_;                 // guards the two below
   std::vector<released> released_;
   bool closed_ = false;
+};
+
+/// For its life, memory that the thread allocates is one that the holder gives back when others need it. Others give way to it
+/// that were used before `before`; 0: nobody.
+class lent_scope {
+public:
+  explicit lent_scope(backend& b, std::uint64_t before = spillable::never) noexcept
+      : backend_(b), lent_(std::exchange(b.lent_, true)), before_(std::exchange(b.spill_before_, before)) {}
+  ~lent_scope() {
+    backend_.lent_ = lent_;
+    backend_.spill_before_ = before_;
+  }
+  lent_scope(const lent_scope&) = delete;
+  lent_scope& operator=(const lent_scope&) = delete;
+
+private:
+  backend& backend_;
+  bool lent_;
+  std::uint64_t before_;
 };
 
 std::shared_ptr<backend> make_cpu_backend(const slot_options& options);

@@ -42,13 +42,23 @@ std::size_t batch_feed::labels_at() const noexcept {
 }
 
 void batch_feed::make_room(std::int64_t members) {
-  const auto rows = std::max(members * batch_, test_rows_);
-  if (!staged() || rows <= rows_)
+  const auto rows = std::max({members * batch_, test_rows_, rows_});
+  if (!staged() || (rows <= rows_ && stages_[0].device))
     return;
+  const lent_scope lent(ctx_.impl());
   const auto before = std::exchange(rows_, rows);
   try {
     std::array<stage, 2> made;
     const auto bytes = labels_at() + static_cast<std::size_t>(rows) * sizeof(std::int32_t);
+    if (rows == before) { // it was given up: pinned memory, which others may need by now, stayed
+      std::array<buffer, 2> device{ctx_.allocate(bytes), ctx_.allocate(bytes)};
+      for (std::size_t i = 0; i < 2; ++i) {
+        stages_[i].device = std::move(device[i]);
+        ctx_.zero(stages_[i].device.data(), bytes);
+        ctx_.mark(stages_[i].used, work_queue::compute);
+      }
+      return;
+    }
     for (auto& s : made) {
       s.pinned = ctx_.allocate_host(bytes);
       s.device = ctx_.allocate(bytes);
@@ -60,6 +70,13 @@ void batch_feed::make_room(std::int64_t members) {
   } catch (...) {
     rows_ = before;
     throw;
+  }
+}
+
+void batch_feed::give_up_room() noexcept {
+  for (auto& s : stages_) {
+    s.device = {};
+    s.who.clear();
   }
 }
 
@@ -79,7 +96,7 @@ batch_feed::source batch_feed::next(std::span<const place> who) {
 }
 
 void batch_feed::ahead(std::span<const place> who) {
-  if (staged() && std::ssize(who) * batch_ <= rows_ && !std::equal(other().who.begin(), other().who.end(), who.begin(), who.end()))
+  if (staged() && stages_[0].device && std::ssize(who) * batch_ <= rows_ && !std::equal(other().who.begin(), other().who.end(), who.begin(), who.end()))
     fill(other(), who);
 }
 

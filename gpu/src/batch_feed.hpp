@@ -35,6 +35,7 @@ public:
   std::uint64_t memory_bytes() const noexcept;
   /// Batches of so many members fit from now on. Throws `out_of_memory`; nothing has changed then.
   void make_room(std::int64_t members);
+  void give_up_room() noexcept; ///< on the device, until `make_room` or whatever needs it
 
   /// The next batch of each; call `taken` after the operation that reads it was enqueued.
   source next(std::span<const place> who);
@@ -46,7 +47,7 @@ public:
 
 private:
   struct stage {
-    buffer pinned, device;
+    buffer pinned, device; ///< no device memory: it was given up
     std::vector<place> who; ///< whose batches it holds; empty: others
     marker arrived, used;
   };

@@ -9,7 +9,7 @@ namespace troupe::gpu {
 
 void buffer::release() noexcept {
   if (data_ != nullptr)
-    owner_->release(data_, size_, host_);
+    owner_->release(data_, size_, kind_);
   data_ = nullptr;
   size_ = 0;
   owner_.reset();
@@ -63,14 +63,15 @@ buffer context::allocate(std::size_t bytes) {
   check_thread();
   if (bytes == 0)
     return {};
-  return {impl_, impl_->acquire(bytes), bytes, false};
+  const auto kind = impl_->kind_of_next();
+  return {impl_, impl_->acquire(bytes), bytes, kind};
 }
 
 buffer context::allocate_host(std::size_t bytes) {
   check_thread();
   if (bytes == 0)
     return {};
-  return {impl_, impl_->acquire_host(bytes), bytes, true};
+  return {impl_, impl_->acquire_host(bytes), bytes, internal::memory_kind::host};
 }
 
 void context::zero(void* dst, std::size_t bytes) {
@@ -89,7 +90,7 @@ bool context::copy_from_slot(void* dst, const buffer& src) {
   check_direct("a copy from a slot");
   if (!src)
     return true;
-  if (src.host_ || !impl_->copy_from(*src.owner_, dst, src.data_, src.size_))
+  if (src.kind_ == internal::memory_kind::host || !impl_->copy_from(*src.owner_, dst, src.data_, src.size_))
     return false;
   auto& t = impl_->traffic();
   t.slot_copies.fetch_add(1, std::memory_order_relaxed);
@@ -234,13 +235,20 @@ bool context::should_yield() const noexcept {
   if (yield_flag_ != nullptr && yield_flag_->load(std::memory_order_relaxed))
     return true;
   return deadline_ != std::chrono::steady_clock::time_point::max() &&
-         std::chrono::steady_clock::now() >= deadline_;
+         std::chrono::steady_clock::now() >= deadline();
+}
+
+std::chrono::steady_clock::time_point context::deadline() const noexcept {
+  if (deadline_ == std::chrono::steady_clock::time_point::max())
+    return deadline_;
+  return deadline_ + internal::computing_per_copy * internal::copy_time(impl_->moved());
 }
 
 void context::set_yield(const std::atomic<bool>* flag,
                         std::chrono::steady_clock::time_point deadline) noexcept {
   yield_flag_ = flag;
   deadline_ = deadline;
+  impl_->forget_moved();
 }
 
 } // namespace troupe::gpu

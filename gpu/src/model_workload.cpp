@@ -11,6 +11,7 @@
 #include "kernel_table.hpp"
 #include "model_hyperparameters.hpp"
 #include "option_reader.hpp"
+#include "spillable.hpp"
 
 namespace troupe::gpu {
 
@@ -43,7 +44,6 @@ public:
 
 private:
   static constexpr std::chrono::milliseconds turn_time{2};
-  static constexpr int swaps_a_turn = 50; ///< a turn is worth so many swaps of its states
 
   void take(std::span<const std::int64_t> members, std::span<fused_run> runs, std::uint64_t steps);
   void run_turns(context& ctx, std::span<fused_run> runs);
@@ -272,7 +272,7 @@ void model_group::run_turns(context& ctx, std::span<fused_run> runs) {
   for (;;) {
     const auto at = next_turn();
     const auto who = group.turn(at);
-    const auto whole = std::max<clock::duration>(turn_time * static_cast<int>(who.size()), swaps_a_turn * group.swap_time());
+    const auto whole = std::max<clock::duration>(turn_time * static_cast<int>(who.size()), internal::computing_per_copy * group.swap_time());
     for (auto now = clock::now(), end = now + whole - had_; n == 1 || now < end; now = clock::now()) {
       try {
         const auto steps = waits_ ? 1 : chunk(who, runs);

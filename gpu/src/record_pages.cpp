@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "backend.hpp"
 
@@ -30,41 +31,76 @@ bool record_pages::all_here() const noexcept {
   return std::all_of(pages_.begin(), pages_.end(), [](const page& p) { return p.frame >= 0; });
 }
 
-void record_pages::add_page() {
-  pages_.reserve(pages_.size() + 1);
+/// `no_room`: why it has no device memory; empty: it has, but who lent it could not have it back.
+out_of_memory record_pages::no_turns(const std::string& no_room, const out_of_memory& why) const {
+  return out_of_memory((no_room.empty() ? ctx_.impl().memory_in_use() + " and trainers take turns in it"
+                                        : no_room + "; nor can states take turns")
+                       + ": " + why.what());
+}
+
+/// Nobody gives way to it who was needed after `before`.
+buffer record_pages::take_slab(std::size_t bytes, std::uint64_t before) {
+  const lent_scope lent(ctx_.impl(), before);
+  return ctx_.allocate(bytes);
+}
+
+std::int64_t record_pages::new_frame(std::uint64_t before) {
   frames_.reserve(frames_.size() + 1);
   slabs_.reserve(slabs_.size() + 1);
-  const bool none_waits = all_here();
-  const auto is_free = [](const frame& f) { return f.page < 0; };
-  auto free = std::find_if(frames_.begin(), frames_.end(), is_free);
+  auto slab = take_slab(page_bytes(), before);
+  frames_.push_back({slab.as<float>(), -1});
+  slabs_.push_back(std::move(slab));
+  return std::ssize(frames_) - 1;
+}
+
+void record_pages::add_page() {
+  const auto& all = *ctx_.impl().spills();
+  const bool none_waits = all_here(), anyone_waits = all.anyone_waits();
+  const auto frames_before = std::ssize(frames_);
+  std::int64_t free = -1;
+  for (std::int64_t f = 0; free < 0 && f < frames_before; ++f)
+    if (frames_[static_cast<std::size_t>(f)].page < 0)
+      free = f;
   std::string no_room;
-  if (free == frames_.end())
+  if (free < 0)
     try {
-      auto slab = ctx_.allocate(page_bytes());
-      frames_.push_back({slab.as<float>(), -1});
-      slabs_.push_back(std::move(slab));
-      free = frames_.end() - 1;
+      free = new_frame(0);
     } catch (const out_of_memory& e) {
-      if (frames_.empty())
+      if (frames_.empty() && all.oldest() == spillable::never)
         throw;
       no_room = e.what();
     }
   pages_.emplace_back();
-  if (none_waits && free != frames_.end()) {
-    free->page = pages() - 1;
-    pages_.back().frame = free - frames_.begin();
-    return;
-  }
+  const auto undo = [&] {
+    pages_.pop_back();
+    if (std::ssize(frames_) > frames_before)
+      remove_frame(frames_before);
+  };
   try {
-    take_hosts();
+    const bool at_once = none_waits && free >= 0;
+    if (!at_once || anyone_waits)
+      take_hosts();
+    if (at_once) {
+      frames_[static_cast<std::size_t>(free)].page = pages() - 1;
+      pages_.back().frame = free;
+    } else if (frames_.empty()) {
+      (void)new_frame(spillable::never); // for whichever page is needed first
+    }
   } catch (const out_of_memory& e) {
-    pages_.pop_back();
-    throw out_of_memory(no_room + (no_room.empty() ? "" : "; nor can states take turns: ") + e.what());
+    undo();
+    throw no_turns(no_room, e);
   } catch (...) {
-    pages_.pop_back();
+    undo();
     throw;
   }
 }
+
+std::uint64_t record_pages::lacking_host_bytes() const noexcept {
+  const auto n = std::count_if(pages_.begin(), pages_.end(), [](const page& p) { return !p.host; });
+  return static_cast<std::uint64_t>(n) * page_bytes();
+}
+
+bool record_pages::can_spill() const noexcept { return ctx_.impl().has_host_room(lacking_host_bytes()); }
 
 /// From now on any page may have to give way. All or none: a page that is refused leaves the others' pinned memory to others.
 void record_pages::take_hosts() {
@@ -95,12 +131,22 @@ void record_pages::remove_frame(std::int64_t f) noexcept {
   slabs_.pop_back();
 }
 
+/// All of what was divided, free.
+void record_pages::remove_shared_frames() noexcept {
+  frames_.erase(frames_.begin(), frames_.begin() + static_cast<std::ptrdiff_t>(shared_));
+  slabs_.erase(slabs_.begin());
+  for (auto& p : pages_)
+    if (p.frame >= 0)
+      p.frame -= shared_;
+  shared_ = 0;
+}
+
 void record_pages::give_back() noexcept {
   for (auto f = std::ssize(frames_) - 1; f >= shared_ && frames_.size() > pages_.size(); --f)
     if (frames_[static_cast<std::size_t>(f)].page < 0)
       remove_frame(f);
   // Not at the first page that goes: taking pinned memory again is slow.
-  if (hosted_ < 2 * pages() || !all_here())
+  if (hosted_ < 2 * pages() || !all_here() || ctx_.impl().spills()->anyone_waits())
     return;
   for (auto& p : pages_) {
     p.host = {};
@@ -129,22 +175,45 @@ void record_pages::drop_last_page() noexcept {
 void record_pages::resize(std::int64_t rows, std::int64_t kept) {
   if (pages() > 1)
     throw std::logic_error("record_pages: only a store of one page can be resized");
-  std::vector<buffer> slabs;
-  slabs.push_back(ctx_.allocate(static_cast<std::size_t>(rows * stride_) * sizeof(float)));
+  const auto bytes = static_cast<std::size_t>(rows * stride_) * sizeof(float);
+  const auto& all = *ctx_.impl().spills();
+  std::vector<page> pages(1);
+  std::string no_room;
+  const auto take_host = [&] {
+    try {
+      if (!pages.front().host)
+        pages.front().host = ctx_.allocate_host(bytes);
+    } catch (const out_of_memory& e) {
+      throw no_turns(no_room, e);
+    }
+  };
+  std::vector<buffer> slabs(1);
+  if (all.anyone_waits())
+    take_host();
+  try {
+    slabs.front() = take_slab(bytes, 0);
+  } catch (const out_of_memory& e) {
+    if (all.oldest() == spillable::never)
+      throw;
+    no_room = e.what();
+    take_host();
+    slabs.front() = take_slab(bytes, spillable::never);
+  }
   const auto& slab = slabs.front();
   ctx_.zero(slab.data(), slab.size());
   if (kept > 0)
     ctx_.copy(slab.data(), row(0, false), static_cast<std::size_t>(kept * stride_) * sizeof(float));
-  std::vector<page> pages(1);
   std::vector<frame> frames{{slab.as<float>(), 0}};
   pages.front().frame = 0;
+  pages.front().needed = ctx_.impl().spills()->tick();
   if (!pages_.empty())
     pages.front().swaps = pages_.front().swaps;
   pages_ = std::move(pages);
   frames_ = std::move(frames);
   slabs_ = std::move(slabs);
   rows_per_page_ = rows;
-  shared_ = hosted_ = 0;
+  shared_ = 0;
+  hosted_ = pages_.front().host ? 1 : 0;
   divided_ = false;
   in_use_ = -1;
 }
@@ -154,16 +223,19 @@ void record_pages::divide(std::int64_t rows) {
   if (pages() != 1 || n * rows != rows_per_page_)
     throw std::logic_error("record_pages: a page of " + std::to_string(rows_per_page_) + " rows cannot be divided into pages of "
                            + std::to_string(rows));
+  (void)row(0, true); // it may have given way
   std::vector<page> pages(static_cast<std::size_t>(n));
   std::vector<frame> frames;
   for (std::int64_t i = 0; i < n; ++i) {
     pages[static_cast<std::size_t>(i)].frame = i;
+    pages[static_cast<std::size_t>(i)].needed = pages_.front().needed;
     frames.push_back({frames_.front().data + i * rows * stride_, i});
   }
   pages_ = std::move(pages);
   frames_ = std::move(frames);
   rows_per_page_ = rows;
   shared_ = n;
+  hosted_ = 0;
   divided_ = true;
   in_use_ = -1;
 }
@@ -182,6 +254,52 @@ bool record_pages::give_up_frame() {
   vacate(f);
   remove_frame(f);
   return true;
+}
+
+std::int64_t record_pages::next_to_go(std::uint64_t& when) const noexcept {
+  std::int64_t best = -1;
+  when = spillable::never;
+  std::uint64_t shared = 0;
+  for (std::int64_t f = 0; f < shared_; ++f)
+    shared = std::max(shared, needed(frames_[static_cast<std::size_t>(f)]));
+  if (shared_ > 0) {
+    best = 0;
+    when = shared;
+  }
+  for (auto f = shared_; f < std::ssize(frames_); ++f)
+    if (const auto n = needed(frames_[static_cast<std::size_t>(f)]); n < when) {
+      best = f;
+      when = n;
+    }
+  return best;
+}
+
+std::uint64_t record_pages::oldest() const noexcept {
+  std::uint64_t when = spillable::never;
+  if (can_spill())
+    (void)next_to_go(when);
+  return when;
+}
+
+std::uint64_t record_pages::spill_oldest() {
+  std::uint64_t when = 0;
+  const auto f = next_to_go(when);
+  if (f < 0)
+    return 0;
+  take_hosts();
+  in_use_ = -1; // what used it is enqueued, as in `use`
+  const auto before = device_bytes();
+  const auto end = f < shared_ ? shared_ : f + 1;
+  for (auto i = f; i < end; ++i) {
+    if (const auto p = frames_[static_cast<std::size_t>(i)].page; p >= 0)
+      at(p).gave_way = true;
+    vacate(i);
+  }
+  if (f < shared_)
+    remove_shared_frames();
+  else
+    remove_frame(f);
+  return before - device_bytes();
 }
 
 std::int64_t record_pages::find_frame(std::int64_t from) const noexcept {
@@ -238,26 +356,55 @@ void record_pages::occupy(std::int64_t number, std::int64_t f) {
     add(t.swaps_in, 1);
     add(t.swapped_bytes, page_bytes());
   }
+  if (std::exchange(p.gave_way, false))
+    ctx_.impl().add_moved(page_bytes());
   // A page without contents waits too: the frame's last ones may still be on their way out.
   ctx_.mark(p.arrived, work_queue::copies);
   p.arriving = true;
 }
 
-void record_pages::use(std::int64_t number) {
-  if (at(number).frame < 0) {
-    auto f = find_frame();
-    if (f < 0) { // there is but one, and what used it is enqueued: its page may go behind that
-      in_use_ = -1;
-      f = find_frame();
-    }
-    occupy(number, f);
+/// A frame that is free, or new, or was needed longer ago than any of another group; -1: only that of the page in use, or
+/// none at all.
+std::int64_t record_pages::better_frame() {
+  const auto own = find_frame();
+  if (own >= 0 && frames_[static_cast<std::size_t>(own)].page < 0)
+    return own;
+  const auto& all = *ctx_.impl().spills();
+  const auto before = own >= 0 ? needed(frames_[static_cast<std::size_t>(own)]) : spillable::never;
+  try {
+    if (ctx_.memory_free() >= page_bytes() && ctx_.memory_used() < refused_at_)
+      return new_frame(0);
+  } catch (const out_of_memory&) {
+    refused_at_ = ctx_.memory_used();
   }
+  if (all.oldest() < before)
+    try {
+      return new_frame(before);
+    } catch (const out_of_memory&) {
+      if (frames_.empty())
+        throw;
+    }
+  return own;
+}
+
+std::int64_t record_pages::frame_for_use() {
+  if (const auto f = better_frame(); f >= 0)
+    return f;
+  if (frames_.empty())
+    return new_frame(0); // throws, with the numbers
+  in_use_ = -1; // there is but one, and what used it is enqueued: its page may go behind that
+  return find_frame();
+}
+
+void record_pages::use(std::int64_t number) {
+  if (at(number).frame < 0)
+    occupy(number, frame_for_use());
   auto& p = at(number);
   if (p.arriving) {
     ctx_.wait(p.arrived, work_queue::compute);
     p.arriving = false;
   }
-  p.needed = ++clock_;
+  p.needed = ctx_.impl().spills()->tick();
   in_use_ = number;
   if (hosted_ > 0)
     give_back(); // it may have been the last that waited
@@ -276,12 +423,14 @@ float* record_pages::row(std::int64_t r, bool change) {
 void record_pages::fetch_ahead(std::int64_t number) {
   if (!paged() || at(number).frame >= 0)
     return;
-  const auto f = find_frame();
+  const auto f = better_frame();
   if (f >= 0)
     occupy(number, f);
 }
 
 void record_pages::copy_row(std::int64_t from, std::int64_t to) {
+  if (frames_.empty())
+    return copy_row_on_host(from, to);
   const auto bytes = static_cast<std::size_t>(stride_) * sizeof(float);
   const float* source = row(from, false);
   if (page_of(from) == page_of(to) || frames_.size() > 1) {
@@ -291,6 +440,17 @@ void record_pages::copy_row(std::int64_t from, std::int64_t to) {
   std::vector<float> between(static_cast<std::size_t>(stride_));
   ctx_.download(between.data(), source, bytes);
   ctx_.upload(row(to, true), between.data(), bytes);
+}
+
+void record_pages::copy_row_on_host(std::int64_t from, std::int64_t to) {
+  const auto& source = at(page_of(from));
+  auto& target = at(page_of(to));
+  if (!source.host_has_contents) // nobody has written there yet
+    return;
+  ctx_.synchronize(); // they may be on their way
+  const auto row_at = [&](const page& p, std::int64_t r) { return p.host.as<float>() + r % rows_per_page_ * stride_; };
+  std::copy_n(row_at(source, from), stride_, row_at(target, to));
+  target.host_has_contents = target.host_is_current = true;
 }
 
 } // namespace troupe::gpu::internal

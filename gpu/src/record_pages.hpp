@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "troupe/gpu/context.hpp"
@@ -14,6 +16,10 @@ namespace troupe::gpu::internal {
 /// memory (its frame) to the one that is needed now. Copies run on the context's second queue, in order with each other; the
 /// computation waits for those it needs, on the device, so a page that is fetched ahead comes while others compute. A page
 /// that is in use never moves.
+///
+/// The context's other groups take part: where their pages, or those here, were needed longest ago, these go first, and their
+/// frames' memory is taken or given. A store may be left without a frame. Who takes memory that others wait for can give it back: it
+/// has places in pinned memory for all of its pages then.
 ///
 /// Nothing here decides what is computed: a group with paged records trains as one without, bit for bit. Belongs to a context
 /// and its thread, like the group.
@@ -30,6 +36,7 @@ public:
   std::int64_t page_of(std::int64_t row) const noexcept { return row / rows_per_page_; }
   std::uint64_t page_bytes() const noexcept { return static_cast<std::uint64_t>(rows_per_page_ * stride_) * sizeof(float); }
   bool paged() const noexcept { return std::ssize(frames_) < std::ssize(pages_); } ///< some take turns
+  bool all_here() const noexcept; ///< every page has a frame now
   bool divided() const noexcept { return divided_; }
   std::uint64_t device_bytes() const noexcept;
   std::uint64_t swaps_of(std::int64_t row) const noexcept { return pages_[static_cast<std::size_t>(page_of(row))].swaps; }
@@ -48,8 +55,18 @@ public:
   /// was divided, which lies in one piece. No row is in use then.
   bool give_up_frame();
 
-  /// A row in device memory, for operations enqueued from now on; its page is in use until the next `enter` or `row` of another
-  /// page. `change`: whether they write to it.
+  // -- giving way to others; no row is in use then --------------------------------------------------------------------
+
+  /// When the piece of device memory that was needed longest ago was needed; `spillable::never`: none can go.
+  std::uint64_t oldest() const noexcept;
+  /// Gives it back, behind whatever uses it; returns its bytes, 0: there was none. Throws `out_of_memory` if the pinned memory
+  /// has no room; nothing has changed then.
+  std::uint64_t spill_oldest();
+  /// Pinned memory is there for all pages, or its cap has room for it.
+  bool can_spill() const noexcept;
+
+  /// A row in device memory, for operations enqueued from now on; its page is in use until the next `row` of another page.
+  /// `change`: whether they write to it. Throws `out_of_memory` only where there is no frame at all.
   float* row(std::int64_t r, bool change);
   /// Begins to bring a page, if another that is not in use can give way.
   void fetch_ahead(std::int64_t page);
@@ -63,6 +80,7 @@ private:
     bool host_has_contents = false;
     marker arrived;            ///< of the newest copy to the device
     bool arriving = false;     ///< the computation has not waited for it
+    bool gave_way = false;     ///< to another group
     std::uint64_t needed = 0;  ///< when, last
     std::uint64_t swaps = 0;   ///< out and in
   };
@@ -75,10 +93,20 @@ private:
   /// A frame that is free, or of the page needed longest ago other than `in_use_`; -1: there is none. Those before `from` do not
   /// count.
   std::int64_t find_frame(std::int64_t from = 0) const noexcept;
-  bool all_here() const noexcept; ///< every page has a frame now
+  std::uint64_t needed(const frame& f) const noexcept { return f.page < 0 ? 0 : pages_[static_cast<std::size_t>(f.page)].needed; }
+  /// The frame that goes next to others; -1: there is none. One of those that are shared stands for all.
+  std::int64_t next_to_go(std::uint64_t& needed) const noexcept;
+  out_of_memory no_turns(const std::string& no_room, const out_of_memory& why) const;
+  buffer take_slab(std::size_t bytes, std::uint64_t before);
+  std::int64_t new_frame(std::uint64_t before);
+  std::int64_t frame_for_use();
+  std::int64_t better_frame();
+  void remove_shared_frames() noexcept;
+  void copy_row_on_host(std::int64_t from, std::int64_t to);
   void vacate(std::int64_t f);
   void occupy(std::int64_t p, std::int64_t f);
   void use(std::int64_t p);
+  std::uint64_t lacking_host_bytes() const noexcept;
   void take_hosts();
   void remove_frame(std::int64_t f) noexcept;
   void give_back() noexcept;
@@ -92,7 +120,7 @@ private:
   bool divided_ = false;
   std::int64_t hosted_ = 0;   ///< pages when the newest place in pinned memory was taken; 0: none has one
   std::int64_t in_use_ = -1;
-  std::uint64_t clock_ = 0;
+  std::uint64_t refused_at_ = std::numeric_limits<std::uint64_t>::max(); ///< so much was used when the device had less than the budget
   marker computed_;
 };
 

@@ -350,6 +350,7 @@ struct slot_worker::impl {
         run_together();
       else
         run_alone(*doers.front(), fused.front().report);
+      slice_end = ctx->deadline();
       ctx->set_yield(nullptr, clock::time_point::max());
       for (const auto& x : fused)
         steps += x.report.steps;

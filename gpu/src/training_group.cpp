@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "backend.hpp"
 #include "kernel_table.hpp"
 
 namespace troupe::gpu {
@@ -15,8 +16,8 @@ std::string_view to_string(optimizer_kind x) noexcept { return x == optimizer_ki
 
 training_group::impl::impl(context& c, group_options o)
     : ctx(c), options(std::move(o)), at_once(ctx.kernels().wants_many), net(make_net(1)),
-      at(net->layout(), options.optimizer), feed(c, options.data, options.batch, evaluation_rows),
-      captures(c.wants_capture()) {
+      layout(net->layout()), at(layout, options.optimizer), feed(c, options.data, options.batch, evaluation_rows),
+      others(c.impl().spills()), captures(c.wants_capture()) {
   const auto batch = options.batch;
   if (batch < 1 || batch > options.data->train().examples)
     throw std::invalid_argument("batch: " + std::to_string(batch) +
@@ -27,12 +28,13 @@ training_group::impl::impl(context& c, group_options o)
                                 std::to_string(net->least_batch()) + " examples in a batch");
   const auto block = at_once ? 1 : options.block > 0 ? options.block : chosen_block();
   records = std::make_unique<internal::record_pages>(ctx, at.stride, block);
-  lane = take_lanes(net->lanes());
+  lane = take_lanes(1);
   feed.make_room(1);
 }
 
-std::unique_ptr<model> training_group::impl::make_net(std::int64_t lanes) const {
-  return options.make(ctx, lanes, std::max(options.batch, evaluation_rows));
+std::unique_ptr<model> training_group::impl::make_net(std::int64_t n) const {
+  const internal::lent_scope lent(ctx.impl());
+  return options.make(ctx, n, std::max(options.batch, evaluation_rows));
 }
 
 /// Members of a turn on the CPU. Several share what an operation costs beside its arithmetic, as long as what
@@ -54,15 +56,26 @@ buffer training_group::impl::zeroed(std::int64_t n) {
   return b;
 }
 
-training_group::impl::lane_buffers training_group::impl::take_lanes(std::int64_t lanes) {
+training_group::impl::lane_buffers training_group::impl::take_lanes(std::int64_t n) {
+  const internal::lent_scope lent(ctx.impl());
   lane_buffers l;
-  l.gradient = zeroed<float>(lanes * size());
-  l.scratch = zeroed<float>(lanes * norm_scratch);
-  l.probe = zeroed<member_counters>(lanes);
-  l.plain_params = ctx.allocate_of<member_params>(static_cast<std::size_t>(lanes));
-  const std::vector<member_params> plain(static_cast<std::size_t>(lanes));
+  l.gradient = zeroed<float>(n * size());
+  l.scratch = zeroed<float>(n * norm_scratch);
+  l.probe = zeroed<member_counters>(n);
+  l.plain_params = ctx.allocate_of<member_params>(static_cast<std::size_t>(n));
+  const std::vector<member_params> plain(static_cast<std::size_t>(n));
   ctx.upload(l.plain_params.data(), std::span<const member_params>(plain));
   return l;
+}
+
+/// For passes of `n` members. Throws `out_of_memory`, nothing has changed then.
+void training_group::impl::make_workspace(std::int64_t n) {
+  auto new_net = make_net(n);
+  auto new_lanes = take_lanes(n);
+  feed.make_room(n);
+  net = std::move(new_net);
+  lane = std::move(new_lanes);
+  lanes = n;
 }
 
 training_group::impl::table training_group::impl::take_table(std::int64_t n) {
@@ -89,6 +102,7 @@ void training_group::impl::resize(std::int64_t n) {
   records->resize(n, count());
   net = std::move(new_net);
   lane = std::move(new_lanes);
+  lanes = n;
   rows = std::move(new_table);
   moved();
 }
@@ -134,13 +148,9 @@ void training_group::impl::make_room() {
       moved();
     }
   }
-  if (const auto block = records->rows_per_page(); n > 0 && net->lanes() < block) // a lone member needs one
+  if (const auto block = records->rows_per_page(); n > 0 && lanes < block) // a lone member needs one
     try {
-      auto new_net = make_net(block);
-      auto new_lanes = take_lanes(block);
-      feed.make_room(block);
-      net = std::move(new_net);
-      lane = std::move(new_lanes);
+      make_workspace(block);
       moved();
     } catch (const out_of_memory&) { // then turns are as short as the lanes there are
     }
@@ -156,8 +166,8 @@ void training_group::impl::give_up_room() {
       records->drop_last_page();
       captured_steps.clear();
     }
-  // What was divided has as many lanes as it had rows then.
-  if (at_once && records->pages() == 1 && n > 0 && n <= net->lanes() / 4)
+  // What was divided has as many lanes as it had rows then. What gave way to others waits for another chance.
+  if (at_once && records->pages() == 1 && n > 0 && n <= lanes / 4 && !waits())
     try {
       resize(records->divided() ? 2 * static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)))
                                 : records->rows() / 2);
@@ -215,11 +225,16 @@ member_counters training_group::impl::read_counters(std::int64_t r) {
 }
 
 training_group::training_group(context& ctx, group_options options)
-    : impl_(std::make_unique<impl>(ctx, std::move(options))) {}
+    : impl_(std::make_unique<impl>(ctx, std::move(options))) {
+  impl_->others->add(*impl_);
+}
 
-training_group::~training_group() = default;
+training_group::~training_group() { impl_->others->remove(*impl_); }
 
-const model& training_group::net() const noexcept { return *impl_->net; }
+const model& training_group::net() const {
+  const impl::work_scope work(*impl_);
+  return *impl_->net;
+}
 optimizer_kind training_group::optimizer() const noexcept { return impl_->options.optimizer; }
 std::int64_t training_group::batch() const noexcept { return impl_->options.batch; }
 const resident_data& training_group::data() const noexcept { return *impl_->options.data; }
@@ -232,15 +247,12 @@ training_group::moved_state training_group::swapped(std::int64_t member) const {
   return {n, n * impl_->records->page_bytes()};
 }
 std::chrono::nanoseconds training_group::swap_time() const noexcept {
-  constexpr double bytes_a_nanosecond = 10; // PCIe 3.0 x16 or one core's copy; newer ones are faster
-  return std::chrono::nanoseconds(
-      swaps()
-          ? static_cast<std::int64_t>(static_cast<double>(impl_->records->page_bytes()) / bytes_a_nanosecond)
-          : 0);
+  return internal::copy_time(swaps() ? impl_->records->page_bytes() : 0);
 }
 
 std::int64_t training_group::join(std::uint64_t seed) {
   auto& m = *impl_;
+  const impl::work_scope work(m);
   m.make_room();
   const auto r = m.count();
   auto number = std::find(m.row_of.begin(), m.row_of.end(), -1) - m.row_of.begin();
@@ -250,7 +262,12 @@ std::int64_t training_group::join(std::uint64_t seed) {
   m.host_active.reserve(static_cast<std::size_t>(r + 1));
   m.member_of.reserve(static_cast<std::size_t>(r + 1));
   m.places.resize(static_cast<std::size_t>(r + 1));
-  m.fresh(r, seed);
+  try {
+    m.fresh(r, seed);
+  } catch (...) {
+    m.places.pop_back();
+    throw;
+  }
   const member_params plain;
   m.ctx.upload(m.params_at(r), &plain, sizeof plain); // from here on nothing fails
   m.host_params.push_back(plain);
@@ -264,6 +281,7 @@ std::int64_t training_group::join(std::uint64_t seed) {
 void training_group::leave(std::int64_t member) noexcept {
   auto& m = *impl_;
   const auto r = m.row(member), last = m.count() - 1;
+  const impl::work_scope work(m, impl::work_scope::needs::states);
   m.row_of[static_cast<std::size_t>(member)] = -1;
   if (r != last)
     m.move_row(last, r);
@@ -275,6 +293,7 @@ void training_group::leave(std::int64_t member) noexcept {
 }
 
 void training_group::reset(std::int64_t member, std::uint64_t seed) {
+  const impl::work_scope work(*impl_);
   impl_->fresh(impl_->row(member), seed);
 }
 
@@ -291,6 +310,7 @@ void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters
   const auto f = m.row(from), t = m.row(to);
   if (f == t)
     return;
+  const impl::work_scope work(m, impl::work_scope::needs::states);
   m.records->copy_row(f, t);
   if (with_counters) {
     m.places[static_cast<std::size_t>(t)] = m.places[static_cast<std::size_t>(f)];
@@ -304,11 +324,8 @@ void training_group::copy(std::int64_t from, std::int64_t to, bool with_counters
 
 std::uint64_t training_group::memory_bytes() const noexcept {
   const auto& m = *impl_;
-  std::uint64_t sum = m.net->memory_bytes() + m.feed.memory_bytes() + m.records->device_bytes();
-  for (const auto* b : {&m.lane.gradient, &m.lane.scratch, &m.lane.plain_params, &m.lane.probe,
-                        &m.rows.params, &m.rows.counters, &m.rows.active})
-    sum += b->size();
-  return sum;
+  return m.workspace_bytes() + m.records->device_bytes() + m.rows.params.size() + m.rows.counters.size() +
+         m.rows.active.size();
 }
 
 std::uint64_t training_group::memory_bytes_per_member() const noexcept {

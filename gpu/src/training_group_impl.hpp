@@ -13,6 +13,7 @@
 #include "batch_feed.hpp"
 #include "device_record.hpp"
 #include "record_pages.hpp"
+#include "spillable.hpp"
 #include "troupe/gpu/training_group.hpp"
 
 namespace troupe::gpu {
@@ -63,7 +64,8 @@ private:
 /// What a group consists of. Its functions are in training_group.cpp (members, their records, memory),
 /// training_group_steps.cpp (who steps when, a step, its capture) and training_group_measures.cpp (measuring,
 /// saving, loading).
-struct training_group::impl {
+/// training_group_room.cpp: what of it gives way to other groups.
+struct training_group::impl final : internal::spillable {
   /// Small things of each row in device memory.
   struct table {
     std::int64_t rows = 0;
@@ -89,12 +91,18 @@ struct training_group::impl {
   context& ctx;
   group_options options;
   bool at_once; ///< all members of a page in one pass
-  std::unique_ptr<model> net;
+  std::unique_ptr<model> net; ///< null: its workspace, the lanes' memory and the feed's gave way to other groups
+  const model_layout layout;
+  std::int64_t lanes = 1;     ///< of `net`, or the next one's
   internal::record_layout at;
   internal::batch_feed feed;
   std::unique_ptr<internal::record_pages> records;
   lane_buffers lane;
   table rows;
+  std::shared_ptr<internal::spill_list> others;
+  int at_work = 0;                    ///< functions that use memory: none of it goes meanwhile
+  std::uint64_t worked = 0;           ///< when, last
+  std::uint64_t workspace_floor = 0;  ///< bytes, of a workspace that gave way
 
   std::vector<std::int64_t> member_of;    ///< by row
   std::vector<std::int64_t> row_of;       ///< by member; -1: nobody has this number
@@ -124,9 +132,9 @@ struct training_group::impl {
   std::int64_t chosen_block() const;
 
   std::int64_t count() const { return static_cast<std::int64_t>(member_of.size()); }
-  std::int64_t size() const { return net->layout().size; }
-  std::int64_t matrices() const { return net->layout().matrix_size; }
-  bool low() const { return net->layout().precision == precision_kind::bf16; }
+  std::int64_t size() const { return layout.size; }
+  std::int64_t matrices() const { return layout.matrix_size; }
+  bool low() const { return layout.precision == precision_kind::bf16; }
 
   /// In device memory, for what is enqueued next.
   float* record_of(std::int64_t row, bool change = true) const { return records->row(row, change); }
@@ -145,7 +153,7 @@ struct training_group::impl {
     member_state s;
     s.weights = base;
     s.stride = at.stride;
-    if (net->layout().statistics_size > 0)
+    if (layout.statistics_size > 0)
       s.statistics = base + at.statistics;
     if (low()) {
       s.low = reinterpret_cast<bf16*>(base + at.low);
@@ -172,13 +180,38 @@ struct training_group::impl {
 
   template <class T>
   buffer zeroed(std::int64_t n);
-  lane_buffers take_lanes(std::int64_t lanes);
+  lane_buffers take_lanes(std::int64_t n);
+  void make_workspace(std::int64_t n);
   table take_table(std::int64_t n);
   void resize(std::int64_t n);
   void moved();
   void make_table_room(std::int64_t n, std::int64_t want);
   void make_room();
   void give_up_room();
+
+  // -- giving way
+  // ---------------------------------------------------------------------------------------------------------
+
+  /// For its life, the group is at work and has its workspace.
+  class work_scope {
+  public:
+    enum class needs : std::uint8_t { workspace, states };
+    explicit work_scope(impl& m, needs what = needs::workspace);
+    ~work_scope() { --m_.at_work; }
+    work_scope(const work_scope&) = delete;
+    work_scope& operator=(const work_scope&) = delete;
+
+  private:
+    impl& m_;
+  };
+  std::uint64_t workspace_bytes() const noexcept;
+  void need_workspace();
+  std::uint64_t oldest() const noexcept override;
+  std::uint64_t spill_oldest() override;
+  std::uint64_t could_give() const noexcept override;
+  std::uint64_t stuck() const noexcept override;
+  std::uint64_t floor() const noexcept override;
+  bool waits() const noexcept override;
 
   // -- members
   // -------------------------------------------------------------------------------------------------------

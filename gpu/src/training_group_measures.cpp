@@ -52,7 +52,7 @@ training_group::losses training_group::impl::taken(member_counters& c) {
 /// Every state tensor of a member: (checkpoint name, shape, where in its record, size).
 template <class F>
 void training_group::impl::each_tensor(F&& f) const {
-  const auto& l = net->layout();
+  const auto& l = layout;
   for (const auto& p : l.weights)
     f(p.name, p.shape, p.offset, p.size);
   for (const auto& p : l.statistics)
@@ -100,6 +100,7 @@ training_group::quality training_group::evaluate(std::int64_t member) {
 
 void training_group::evaluate(std::span<const std::int64_t> members, std::span<quality> out) {
   auto& m = *impl_;
+  const impl::work_scope work(m);
   const auto& test = m.options.data->test();
   const auto rows = m.net->rows();
   auto* counters = m.lane.probe.as<member_counters>();
@@ -148,6 +149,7 @@ double training_group::gradient_norm(std::int64_t member) {
 
 void training_group::gradient_norm(std::span<const std::int64_t> members, std::span<double> out) {
   auto& m = *impl_;
+  const impl::work_scope work(m);
   const auto all = m.size();
   auto* counters = m.lane.probe.as<member_counters>();
   m.in_passes(members, [&](std::int64_t first, std::int64_t count, auto&& each) {
@@ -192,6 +194,7 @@ void training_group::gradient_norm(std::span<const std::int64_t> members, std::s
 void training_group::save(std::int64_t member, core::checkpoint& out) {
   auto& m = *impl_;
   const auto r = m.row(member);
+  const impl::work_scope work(m, impl::work_scope::needs::states);
   std::vector<float> host(static_cast<std::size_t>(m.at.stride));
   m.ctx.download(host.data(), m.record_of(r, false), host.size() * sizeof(float));
   m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at,
@@ -221,6 +224,7 @@ std::shared_ptr<const core::checkpoint::attachment> training_group::keep_on_devi
   const auto bytes = static_cast<std::uint64_t>(m.at.stride) * sizeof(float);
   if (!m.at_once || m.ctx.memory_free() / 2 < bytes)
     return nullptr;
+  const impl::work_scope work(m, impl::work_scope::needs::states);
   auto out = std::make_shared<internal::device_record>();
   try {
     out->data = m.ctx.allocate(bytes);
@@ -236,6 +240,7 @@ std::shared_ptr<const core::checkpoint::attachment> training_group::keep_on_devi
 void training_group::load(std::int64_t member, const core::checkpoint& in, bool with_counters) {
   auto& m = *impl_;
   const auto r = m.row(member);
+  const impl::work_scope work(m, impl::work_scope::needs::states);
   auto require = [&](const std::string& name, core::dtype type, std::span<const std::int64_t> shape) {
     auto t = in.expect(name, type, shape);
     if (!t)

@@ -53,7 +53,7 @@ void training_group::impl::plan() {
     } else {
       // What a member computes must not depend on its neighbours, so only those go together that would go the
       // same way alone.
-      while (end < std::min({n, page_end, r + net->lanes()}) && is_active(end) && goes_same_way(r, end))
+      while (end < std::min({n, page_end, r + lanes}) && is_active(end) && goes_same_way(r, end))
         ++end;
     }
     add_turn(r, end);
@@ -105,6 +105,7 @@ void training_group::impl::add_turn(std::int64_t first, std::int64_t end) {
 // ----------------------------------------------------------------------------------------------------------
 
 void training_group::impl::step(std::size_t turn) {
+  const work_scope work(*this);
   const auto& t = turns[turn];
   const auto* base = record_of(t.first);
   if (records->paged()) // before this turn's work is enqueued, so that it does not wait for it

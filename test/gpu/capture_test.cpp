@@ -191,11 +191,11 @@ TEST_CASE("FAULTS row 28 pinned memory goes back when its slot is closed althoug
   const auto backend = internal::make_cpu_backend(o);
   void* a = backend->acquire_host(1000);
   void* b = backend->acquire_host(2000);
-  backend->release(b, 2000, true);
+  backend->release(b, 2000, internal::memory_kind::host);
   CHECK(backend->host_held() == 3000);
   backend->close();
   CHECK(backend->host_held() == 1000);
-  backend->release(a, 1000, true);
+  backend->release(a, 1000, internal::memory_kind::host);
   CHECK(backend->host_held() == 0);
   CHECK(backend->host_used() == 0);
 }

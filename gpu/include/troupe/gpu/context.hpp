@@ -72,6 +72,7 @@ class captured_work;
 class point;
 struct kernel_table;    // one function per elementwise operation
 struct kernel_override; // lets tests run another table
+enum class memory_kind : std::uint8_t { kept, lent, host }; // on the device for good, or until others need it; pinned
 } // namespace internal
 
 /// Owns a piece of a context's memory: 64-byte aligned, freed in stream order. Move-only. `data()` is used on
@@ -82,14 +83,14 @@ public:
   buffer() noexcept = default;
   buffer(buffer&& other) noexcept
       : owner_(std::move(other.owner_)), data_(std::exchange(other.data_, nullptr)),
-        size_(std::exchange(other.size_, 0)), host_(other.host_) {}
+        size_(std::exchange(other.size_, 0)), kind_(other.kind_) {}
   buffer& operator=(buffer&& other) noexcept {
     if (this != &other) {
       release();
       owner_ = std::move(other.owner_);
       data_ = std::exchange(other.data_, nullptr);
       size_ = std::exchange(other.size_, 0);
-      host_ = other.host_;
+      kind_ = other.kind_;
     }
     return *this;
   }
@@ -105,14 +106,14 @@ public:
 
 private:
   friend class context;
-  buffer(std::shared_ptr<internal::backend> owner, void* data, std::size_t size, bool host) noexcept
-      : owner_(std::move(owner)), data_(data), size_(size), host_(host) {}
+  buffer(std::shared_ptr<internal::backend> owner, void* data, std::size_t size, internal::memory_kind kind) noexcept
+      : owner_(std::move(owner)), data_(data), size_(size), kind_(kind) {}
   void release() noexcept;
 
   std::shared_ptr<internal::backend> owner_;
   void* data_ = nullptr;
   std::size_t size_ = 0;
-  bool host_ = false;
+  internal::memory_kind kind_ = internal::memory_kind::kept;
 };
 
 /// Says whether a context may be used here and now; may outlive it. For destructors of what lives on a context but may be
@@ -184,7 +185,9 @@ public:
   /// Throws `std::logic_error` on any thread but the owner.
   void check_thread() const;
 
-  /// `bytes` of uninitialised memory; an empty buffer for 0. Throws `out_of_memory`.
+  /// `bytes` of uninitialised memory; an empty buffer for 0. Where the budget has no room, training groups that don't compute just
+  /// then give back what they used longest ago: states go to pinned memory, workspaces are made anew when needed. Throws
+  /// `out_of_memory` where that is not enough, or one of them could not go on beside it.
   buffer allocate(std::size_t bytes);
   template <class T>
   buffer allocate_of(std::size_t count) {
@@ -282,6 +285,9 @@ public:
   /// Used by the slot: `flag` may be set from any thread; `deadline` is compared with the steady clock. Null
   /// flag: never asked.
   void set_yield(const std::atomic<bool>* flag, std::chrono::steady_clock::time_point deadline) noexcept;
+  /// The deadline, put off where groups made room for each other since it was set: what they compute lasts 50 times as long as
+  /// their copies.
+  std::chrono::steady_clock::time_point deadline() const noexcept;
 
   internal::backend& impl() noexcept { return *impl_; }
   const internal::kernel_table& kernels() const noexcept { return *kernels_; }

@@ -53,7 +53,8 @@ public:
   training_group(const training_group&) = delete;
   training_group& operator=(const training_group&) = delete;
 
-  const model& net() const noexcept;
+  /// To look at; holds until the next allocation on the context. Throws `out_of_memory`.
+  const model& net() const;
   optimizer_kind optimizer() const noexcept;
   std::int64_t batch() const noexcept;
   const resident_data& data() const noexcept;
