@@ -47,7 +47,7 @@ caf::behavior coordinator::behavior() {
   on_exception(self_, [this](const std::string& text) {
     // A defect: nothing more can be trusted to go on, but whoever waits for the run must learn of it.
     run_failure_ = {core::errc::internal, "the coordinator failed: " + text};
-    finish_run();
+    finish_run(false);
   });
   return {
       [this](const trainer_up& x) { on_up(x); },
@@ -97,7 +97,7 @@ void coordinator::start(caf::actor supervisor) {
     t.watch = core::stop_watch(spec.stop);
     trainers_.push_back(std::move(t));
   }
-  live_ = trainers_.size();
+  live_ = unchecked_ = trainers_.size();
   take_over_record();
   set_alarm(alarm_kind::node_wait, host_.options.node_wait);
   if (host_.options.progress_interval.count() > 0)
@@ -118,7 +118,8 @@ void coordinator::take_over_record() {
     if (t.id < r.trainers.size()) {
       const auto& past = r.trainers[t.id];
       t.incarnation = past.incarnation;
-      t.newest = past.last;
+      if (past.last)
+        set_newest(t, *past.last);
       if (past.last)
         t.hp = past.last->hp;
       t.step = past.step;
@@ -132,6 +133,7 @@ void coordinator::take_over_record() {
         else if (past.stopped)
           t.reason = past.reason;
         --live_;
+        --unchecked_;
         continue;
       }
       // Another life than any on record, so that nothing of an old process is taken for this one's.
@@ -215,7 +217,7 @@ void coordinator::on_not_placed(const trainer_ref& who, const core::error& why) 
 // -----------------------------------------------------------------------------------------------
 
 coordinator::trainer* coordinator::living(const trainer_ref& x) {
-  if (x.experiment == host_.experiment_id && x.trainer < trainers_.size()) {
+  if (!ended_ && x.experiment == host_.experiment_id && x.trainer < trainers_.size()) {
     auto& t = trainers_[x.trainer];
     if (t.incarnation == x.incarnation && is_live(t.state))
       return &t;
@@ -277,7 +279,7 @@ void coordinator::on_report(const sync_report& x) {
   t->step = m.step;
   t->hp = m.hp;
   m.name = t->spec.name;
-  t->newest = m;
+  set_newest(*t, m);
   if (free_running_) {
     if (!interrupting_)
       perform(engine_.reported(m, index_of(x.next), clock::now()));
@@ -377,6 +379,9 @@ void coordinator::on_alarm(const alarm& x) {
     break;
   case alarm_kind::time:
     on_time();
+    break;
+  case alarm_kind::slots:
+    keep_slots();
     break;
   case alarm_kind::node_wait:
     if (!launched_)

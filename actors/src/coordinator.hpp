@@ -23,6 +23,11 @@
 
 namespace troupe::actors::internal {
 
+inline bool takes_weights(const core::decision& d) { return d.copy_from || !d.average_of.empty(); }
+
+/// At most so many sets are on their way to the disk: what is in memory stays bounded when the disk is slow.
+inline constexpr std::uint32_t max_sets_in_flight = 2;
+
 /// Runs the sync points of one experiment and answers those who steer it.
 ///
 /// The rules of a round are core::sync_engine's; this turns messages into its events and its actions into
@@ -236,7 +241,7 @@ private:
   void stop_now(trainer& t, const std::string& reason);
   void wake_for_time();
   void on_time();
-  void finish_run();
+  void set_newest(trainer& t, const core::metadata& m);
   void drop(const state_ref& x);
   void keep(trainer& t, const state_ref& x, std::optional<core::sync_index> k);
 
@@ -268,6 +273,8 @@ private:
   void bring_here(const decision_applied& x);
   void settle(trainer& t, const decision_applied& x);
   void call_round();
+
+  // coordinator_free.cpp
   void report_asynchronously(trainer& t, const core::metadata& m);
   bool send_to_record(std::uint64_t bytes);
   void recorded(const trainer_ref& who, core::sync_index k, std::uint64_t bytes, bool taken);
@@ -306,6 +313,9 @@ private:
   void forget_pushes(trainer& t, std::uint32_t incarnation, const core::hyperparameters& changes);
   void take_in(trainer& t, const core::hyperparameters& changes, std::uint64_t step);
   void collect_status(std::function<void(run_status)> then);
+  void collect_slots(std::function<void(std::vector<slot_info>)> then);
+  void keep_slots();
+  void finish_run(bool ask_slots = true);
   run_status status_now() const;
   trainer_info info_of(const trainer& t) const;
   std::vector<core::error> check_push(const std::vector<core::trainer_id>& who,
@@ -337,6 +347,9 @@ private:
   std::map<std::uint64_t, saving> savings_;
   std::set<core::trainer_id> ending_; ///< have finished, but it is not on record yet
   bool target_is_reported_ = false; ///< the number of the experiment's stop target, by somebody
+  std::size_t unchecked_ = 0;       ///< live trainers that have reported nothing yet in this session
+  std::uint64_t reported_steps_ = 0; ///< of all trainers together, by their newest reports
+  bool all_stopped_ = false;         ///< everybody there is was told to
   std::map<core::trainer_id, std::deque<exporting>> exports_;
   std::map<std::uint64_t, gathering> gatherings_;
   std::map<std::uint64_t, operation> operations_;

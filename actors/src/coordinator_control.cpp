@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "troupe/actors/prepare.hpp"
+#include "troupe/actors/slot_json.hpp"
 
 namespace troupe::actors::internal {
 
@@ -427,17 +428,18 @@ void fill(std::vector<slot_info>& slots, const answers& from) {
 
 } // namespace
 
-/// Asks every trainer for the step it is at, and every process for its slots; a trainer that does not answer in time appears as it
-/// was last heard of, a slot without its counters.
-void coordinator::collect_status(std::function<void(run_status)> then) {
+/// Asks every process for its slots; one that does not answer in time appears without its counters.
+void coordinator::collect_slots(std::function<void(std::vector<slot_info>)> then) {
   auto missing = std::make_shared<std::size_t>(1);
   auto heard = std::make_shared<answers>();
   auto one_less = [this, missing, heard, then = std::move(then)] {
     if (--*missing > 0)
       return;
-    auto s = status_now();
-    fill(s.slots, *heard);
-    then(std::move(s));
+    std::vector<slot_info> slots;
+    for (const auto& [number, p] : processes_)
+      slots.insert(slots.end(), p.slots.begin(), p.slots.end());
+    fill(slots, *heard);
+    then(std::move(slots));
   };
   for (const auto& [number, p] : processes_) {
     if (!p.agent)
@@ -452,6 +454,25 @@ void coordinator::collect_status(std::function<void(run_status)> then) {
             },
             [one_less](const caf::error&) { one_less(); });
   }
+  one_less();
+}
+
+/// Asks every trainer for the step it is at, and for the slots; a trainer that does not answer in time appears as it
+/// was last heard of.
+void coordinator::collect_status(std::function<void(run_status)> then) {
+  auto missing = std::make_shared<std::size_t>(2);
+  auto slots = std::make_shared<std::vector<slot_info>>();
+  auto one_less = [this, missing, slots, then = std::move(then)] {
+    if (--*missing > 0)
+      return;
+    auto s = status_now();
+    s.slots = std::move(*slots);
+    then(std::move(s));
+  };
+  collect_slots([slots, one_less](std::vector<slot_info> x) {
+    *slots = std::move(x);
+    one_less();
+  });
   for (auto& t : trainers_) {
     if (!t.hdl)
       continue;
@@ -471,6 +492,84 @@ void coordinator::collect_status(std::function<void(run_status)> then) {
 
 void coordinator::status(reply<run_status> to) {
   collect_status([to](run_status s) { to(std::move(s)); });
+}
+
+namespace {
+
+/// Whoever looks at a run that was cut off learns what its slots did up to so long before.
+constexpr auto slots_interval = std::chrono::seconds(10);
+
+nlohmann::json to_json(const std::vector<slot_info>& slots) {
+  auto out = nlohmann::json::array();
+  for (const auto& x : slots)
+    out.push_back(actors::to_json(x));
+  return out;
+}
+
+} // namespace
+
+void coordinator::keep_slots() {
+  if (!host_.store->keeps_files())
+    return;
+  collect_slots([this](const std::vector<slot_info>& slots) {
+    if (ended_)
+      return;
+    host_.store->slots(to_json(slots), false);
+    set_alarm(alarm_kind::slots, slots_interval);
+  });
+}
+
+// -- the end of the run
+// -----------------------------------------------------------------------------------------------------
+
+/// `ask_slots`: what they did is kept with the run, for `troupe status`.
+void coordinator::finish_run(bool ask_slots) {
+  if (std::exchange(ended_, true))
+    return;
+  run_summary s;
+  s.error = run_failure_;
+  s.rounds = engine_.rounds();
+  s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
+  s.directory = host_.options.directory;
+  s.record = record_now();
+  s.barrier_seconds = barriers_.total().seconds;
+  s.barrier_bound_seconds = barriers_.total().bound;
+  bool any_failed = !run_failure_.text.empty();
+  bool any_left = false;
+  for (auto& t : trainers_) {
+    if (is_live(t.state))
+      t.state = trainer_state::interrupted;
+    any_left = any_left || t.state == trainer_state::interrupted;
+    any_failed = any_failed || t.state == trainer_state::failed;
+    trainer_summary x;
+    static_cast<trainer_info&>(x) = info_of(t);
+    x.final_hash = t.final_hash;
+    s.trainers.push_back(std::move(x));
+  }
+  s.outcome = !run_failure_.text.empty() ? run_outcome_kind::failed
+              : any_left                 ? run_outcome_kind::interrupted
+              : any_failed               ? run_outcome_kind::failed
+                                         : run_outcome_kind::done;
+  event("run_ended", {{"outcome", std::string{to_string(s.outcome)}}, {"reason", run_failure_.text}});
+  operations_.clear(); // their askers learn that the run is over
+  const auto leave = [this, s](const std::vector<slot_info>* slots) {
+    if (slots)
+      host_.store->slots(to_json(*slots), true);
+    host_.store->flush([on_end = settings_.on_end, s, host = settings_.host](core::result<void> ok) mutable {
+      if (!ok && s.error.text.empty()) {
+        s.error = ok.error();
+        s.outcome = run_outcome_kind::failed;
+      }
+      host->tell_finished(s);
+      host->listening->post([on_end, s] { on_end(s); }); // whoever waits for the end finds everything told
+    });
+    supervise([](supervisor& x) { x.shut_down(); });
+    self_->quit();
+  };
+  if (ask_slots)
+    collect_slots([leave](const std::vector<slot_info>& slots) { leave(&slots); });
+  else
+    leave(nullptr);
 }
 
 } // namespace troupe::actors::internal

@@ -93,6 +93,7 @@ void coordinator::begin_all_if_ready() {
     set_alarm(alarm_kind::clock, std::chrono::duration_cast<clock::duration>(
                                      std::chrono::duration<double>(exp_.sync.schedule.every_seconds)));
   host_.tell([s = status_now()](run_listener& l) { l.on_started(s); });
+  keep_slots();
   wake_for_time();
 }
 
@@ -103,6 +104,7 @@ void coordinator::begin_all_if_ready() {
 void coordinator::check_rules(trainer& t, const core::metadata& m) {
   if (std::exchange(t.rules_checked, true))
     return;
+  --unchecked_;
   const auto tell = [&](const std::string& rule, std::string_view metric) {
     if (const auto why = m.lacks(metric); !why.empty())
       event("stop_rule_is_idle", {{"trainer", t.id}, {"name", t.spec.name}, {"reason", rule + " never fires: " + why}});
@@ -115,9 +117,7 @@ void coordinator::check_rules(trainer& t, const core::metadata& m) {
     return;
   // Of the experiment, one trainer that reports it is enough.
   target_is_reported_ = target_is_reported_ || m.lacks(exp_.stop.target->metric).empty();
-  const bool all = std::all_of(trainers_.begin(), trainers_.end(),
-                               [](const trainer& x) { return x.rules_checked || !is_live(x.state); });
-  if (all && !target_is_reported_)
+  if (unchecked_ == 0 && !target_is_reported_)
     tell("of the experiment, stop.target", exp_.stop.target->metric);
 }
 
@@ -128,13 +128,8 @@ std::optional<core::decision> coordinator::look_at(trainer& t, const core::metad
   const auto& rules = exp_.stop;
   if (rules.target && rules.target->reached(m))
     stop_all("the experiment reached its target: " + t.spec.name + " has " + rules.target->text());
-  if (rules.steps > 0) {
-    std::uint64_t steps = 0;
-    for (const auto& x : trainers_) // not what a status happened to find: a run can be repeated
-      steps += x.newest ? x.newest->step : 0;
-    if (steps >= rules.steps)
-      stop_all("the experiment's " + std::to_string(rules.steps) + " steps are done");
-  }
+  if (rules.steps > 0 && reported_steps_ >= rules.steps) // not what a status happened to find: a run can be repeated
+    stop_all("the experiment's " + std::to_string(rules.steps) + " steps are done");
   if (!why)
     return std::nullopt;
   t.enough = true;
@@ -143,7 +138,14 @@ std::optional<core::decision> coordinator::look_at(trainer& t, const core::metad
   return core::decision{core::decision::action::stop, {}, {}, {}, *why};
 }
 
+void coordinator::set_newest(trainer& t, const core::metadata& m) {
+  reported_steps_ += m.step - (t.newest ? t.newest->step : 0); // a new life may begin further back
+  t.newest = m;
+}
+
 void coordinator::stop_all(const std::string& reason) {
+  if (std::exchange(all_stopped_, true))
+    return;
   for (auto& t : trainers_) {
     if (!is_live(t.state) || !t.stop_reason.empty())
       continue;
@@ -214,6 +216,8 @@ core::trainer_id coordinator::add(core::trainer_spec spec, const std::string& te
   exp_.trainers.push_back(std::move(spec));
   trainers_.push_back(std::move(t));
   ++live_;
+  ++unchecked_;
+  all_stopped_ = false;
   auto& added = trainers_.back();
   engine_.expected(added.id);
   event("trainer_added", {{"trainer", added.id}, {"name", added.spec.name}, {"text", text}});
@@ -429,6 +433,7 @@ void coordinator::end(trainer& t, trainer_state as) {
   t.state = as;
   t.hdl = nullptr;
   --live_;
+  unchecked_ -= t.rules_checked ? 0 : 1;
   starting_first_.erase(t.id);
   leave_all(t, "it ended");
   leave_operations(t);
@@ -452,7 +457,7 @@ void coordinator::on_finished(const trainer_finished& x) {
     m.loss = t->newest->loss; // it has made no step since
   t->step = m.step;
   t->hp = m.hp;
-  t->newest = m;
+  set_newest(*t, m);
   if (!exp_.sync.asynchronous)
     barriers_.finish(m);
   supervise([ref = x.from](supervisor& s) { s.forget(ref, false); });
@@ -524,47 +529,6 @@ void coordinator::fail_run(const core::error& why) {
   if (run_failure_.text.empty())
     run_failure_ = why;
   finish_run();
-}
-
-void coordinator::finish_run() {
-  if (std::exchange(ended_, true))
-    return;
-  run_summary s;
-  s.error = run_failure_;
-  s.rounds = engine_.rounds();
-  s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
-  s.directory = host_.options.directory;
-  s.record = record_now();
-  s.barrier_seconds = barriers_.total().seconds;
-  s.barrier_bound_seconds = barriers_.total().bound;
-  bool any_failed = !run_failure_.text.empty();
-  bool any_left = false;
-  for (auto& t : trainers_) {
-    if (is_live(t.state))
-      t.state = trainer_state::interrupted;
-    any_left = any_left || t.state == trainer_state::interrupted;
-    any_failed = any_failed || t.state == trainer_state::failed;
-    trainer_summary x;
-    static_cast<trainer_info&>(x) = info_of(t);
-    x.final_hash = t.final_hash;
-    s.trainers.push_back(std::move(x));
-  }
-  s.outcome = !run_failure_.text.empty() ? run_outcome_kind::failed
-              : any_left                 ? run_outcome_kind::interrupted
-              : any_failed               ? run_outcome_kind::failed
-                                         : run_outcome_kind::done;
-  event("run_ended", {{"outcome", std::string{to_string(s.outcome)}}, {"reason", run_failure_.text}});
-  operations_.clear(); // their askers learn that the run is over
-  host_.store->flush([on_end = settings_.on_end, s, host = settings_.host](core::result<void> ok) mutable {
-    if (!ok && s.error.text.empty()) {
-      s.error = ok.error();
-      s.outcome = run_outcome_kind::failed;
-    }
-    host->tell_finished(s);
-    host->listening->post([on_end, s] { on_end(s); }); // whoever waits for the end finds everything told
-  });
-  supervise([](supervisor& x) { x.shut_down(); });
-  self_->quit();
 }
 
 // -- states

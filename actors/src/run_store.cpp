@@ -44,6 +44,18 @@ void run_store::event(std::string kind, nlohmann::json details) {
   });
 }
 
+void run_store::slots(nlohmann::json list, bool at_end) {
+  if (!writer_)
+    return;
+  thread_.post([this, list = std::move(list), at_end] {
+    const auto ok = writer_->slots(list, at_end);
+    if (ok || std::exchange(slots_failed_, true))
+      return;
+    if (auto noted = writer_->event("slots_not_written", {{"reason", ok.error().text}}); !noted && event_failure_.text.empty())
+      event_failure_ = noted.error();
+  });
+}
+
 void run_store::flush(done then) {
   thread_.post([this, then = std::move(then)] {
     auto ok = writer_ ? writer_->flush() : core::result<void>{};

@@ -40,6 +40,8 @@ public:
   /// An error is given to the next call that has a `done`.
   void event(std::string kind, nlohmann::json details);
   void flush(done then);
+  /// What slots do now, for those who look at the run when it is over. That it cannot be written is an event.
+  void slots(nlohmann::json list, bool at_end);
 
   /// One trainer's part of a set. Without a state it is in a file of an earlier set already (`who.file` names
   /// it).
@@ -76,6 +78,7 @@ private:
   std::unique_ptr<core::run_writer> writer_; // used on the thread only, as is what follows
   std::vector<core::checkpoint_set> sets_;   // complete, oldest first
   core::error event_failure_;
+  bool slots_failed_ = false;
 
   struct waiting_file {
     std::string path;

@@ -48,7 +48,11 @@ struct control_arguments {
 
 struct doctor_arguments { bool json = false; };
 struct check_arguments { std::string experiment; bool json = false; };
-struct show_arguments { std::string run; bool json = false; };
+struct show_arguments {
+  std::string run;
+  bool json = false;
+  bool slots = false; ///< what is known of them too
+};
 
 using command = std::variant<run_arguments, resume_arguments, control_arguments, doctor_arguments, check_arguments,
                              show_arguments>;

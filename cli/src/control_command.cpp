@@ -93,7 +93,7 @@ int control_run(const control_arguments& a, output to) {
   if (!answer) {
     // A run that has ended still has a state to show.
     if (a.what == verb::status && answer.error().code == core::errc::refused)
-      return show_run({a.run, a.json}, to);
+      return show_run({a.run, a.json, true}, to);
     return complain(a, to, answer.error().text, answer.error().code == core::errc::not_found ? exit_wrong_use : exit_failed);
   }
   if (!answer->value("ok", false))

@@ -232,6 +232,8 @@ std::string memory_text(const actors::slot_info& s) {
   return bytes_text(s.memory_used) + (budget.empty() ? "" : " of " + budget);
 }
 
+} // namespace
+
 std::string slots_text(const std::vector<actors::slot_info>& slots) {
   text_table table{{{"slot"}, {"device"}, {"model"}, {"trainers", true}, {"running", true}, {"waiting", true}, {"busy", true},
                     {"steps", true}, {"fused", true}, {"memory", true}, {"pages out", true}, {"pages in", true}, {"note"}}};
@@ -253,8 +255,6 @@ std::string slots_text(const std::vector<actors::slot_info>& slots) {
   }
   return table.str(2);
 }
-
-} // namespace
 
 std::string record_text(const actors::record_info& x) {
   if (x.held_back_seconds <= 0)

@@ -30,6 +30,7 @@ std::string decision_text(const core::decision& d, const core::hyperparameters& 
 std::string results_text(const std::vector<actors::trainer_summary>& trainers);
 /// A line about trainers that a slow disk holds back, or has held back; empty: none.
 std::string record_text(const actors::record_info& x);
+std::string slots_text(const std::vector<actors::slot_info>& slots); ///< a table
 /// The tables of `troupe status`: trainers and slots.
 std::string status_text(const actors::run_status& s);
 

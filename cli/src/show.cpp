@@ -6,6 +6,7 @@
 #include "commands.hpp"
 #include "run_view.hpp"
 #include "text.hpp"
+#include "troupe/actors/slot_json.hpp"
 #include "troupe/core/run_reader.hpp"
 
 namespace troupe::cli {
@@ -84,6 +85,37 @@ nlohmann::json as_json(const core::run_record& run, const std::string& path, boo
   return out;
 }
 
+/// What was kept of the run's slots, with when that was.
+struct kept_slots {
+  std::string time;
+  bool at_end = false;
+  nlohmann::json list;
+  std::vector<actors::slot_info> slots;
+};
+
+/// nullopt: nothing was kept.
+core::result<std::optional<kept_slots>> slots_of(const std::string& run) {
+  auto kept = core::read_slots(run);
+  if (!kept && kept.error().code == core::errc::not_found)
+    return std::optional<kept_slots>{};
+  if (!kept)
+    return kept.error();
+  kept_slots out{(*kept)["time"].get<std::string>(), (*kept)["at_end"].get<bool>(), (*kept)["slots"], {}};
+  try {
+    for (const auto& x : out.list)
+      out.slots.push_back(actors::slot_from_json(x));
+  } catch (const nlohmann::json::exception& e) {
+    return core::error{core::errc::io, "the slots kept in '" + run + "' are not understood: " + e.what()};
+  }
+  return std::optional{std::move(out)};
+}
+
+std::string text_of(const kept_slots& x) {
+  return "\n" + count_text(x.slots.size(), "slot", "slots") +
+         (x.at_end ? " when the run ended, " + x.time : " as of " + x.time + ": what they did after it was not kept") + "\n" +
+         slots_text(x.slots);
+}
+
 } // namespace
 
 int show_run(const show_arguments& a, output to) {
@@ -96,8 +128,22 @@ int show_run(const show_arguments& a, output to) {
     return run.error().code == core::errc::not_found ? exit_wrong_use : exit_failed;
   }
   bool in_use = core::is_run_in_use(a.run);
+  std::optional<kept_slots> slots;
+  if (a.slots) {
+    auto kept = slots_of(a.run);
+    if (kept)
+      slots = *std::move(kept);
+    else
+      to.err << "troupe: " << kept.error().text << "\n"; // the rest is worth seeing all the same
+  }
   if (a.json) {
-    print_json(to.out, as_json(*run, a.run, in_use));
+    auto out = as_json(*run, a.run, in_use);
+    if (slots) {
+      out["slots"] = slots->list;
+      out["slots_time"] = slots->time;
+      out["slots_at_end"] = slots->at_end;
+    }
+    print_json(to.out, out);
     return exit_done;
   }
   to.out << a.run << " " << state_of(*run, in_use) << "\n\n";
@@ -119,6 +165,8 @@ int show_run(const show_arguments& a, output to) {
       to.out << " (after sync point " << *newest.sync << ")";
     to.out << "\n";
   }
+  if (slots && !slots->slots.empty())
+    to.out << text_of(*slots);
   return exit_done;
 }
 

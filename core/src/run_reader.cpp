@@ -227,6 +227,18 @@ result<run_record> read_run(const std::string& path, std::uint64_t up_to) {
   return out;
 }
 
+result<json> read_slots(const std::string& path) {
+  const auto file = path + "/" + slots_file;
+  auto text = read_text_file(file, max_experiment_bytes);
+  if (!text)
+    return text.error();
+  auto j = json::parse(*text, nullptr, false);
+  for (const auto& [key, is] : {std::pair{"time", &json::is_string}, std::pair{"at_end", &json::is_boolean}, std::pair{"slots", &json::is_array}})
+    if (!j.is_object() || !j.contains(key) || !(j[key].*is)())
+      return error{errc::io, "'" + file + "' is damaged: there is no \"" + key + "\" in it as it should be"};
+  return j;
+}
+
 bool is_run_in_use(const std::string& path) {
   unique_fd fd{::open((path + "/" + lock_file).c_str(), O_RDONLY | O_CLOEXEC)};
   return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

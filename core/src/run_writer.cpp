@@ -107,8 +107,8 @@ void append_field(std::string& out, std::uint64_t x) {
 
 class directory_writer final : public run_writer {
 public:
-  directory_writer(unique_fd lock, line_file log, line_file table)
-      : lock_(std::move(lock)), log_(std::move(log)), table_(std::move(table)) {}
+  directory_writer(const std::string& path, unique_fd lock, line_file log, line_file table)
+      : slots_path_(path + "/" + slots_file), lock_(std::move(lock)), log_(std::move(log)), table_(std::move(table)) {}
 
   /// The first line of a run, and of each time it is opened again.
   result<void> begin(const experiment& exp, bool again) {
@@ -168,6 +168,18 @@ public:
     return end_line(true);
   }
 
+  result<void> slots(const nlohmann::json& list, bool at_end) override {
+    auto file = atomic_file::create(slots_path_);
+    if (!file)
+      return file.error();
+    const nlohmann::json whole{{"time", utc_text(std::chrono::system_clock::now())}, {"at_end", at_end}, {"slots", list}};
+    const auto text = whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    if (auto ok = file->write(std::as_bytes(std::span{text})); !ok)
+      return ok;
+    file->close();
+    return file->publish();
+  }
+
   result<void> flush() override {
     if (auto ok = table_.sync(); !ok)
       return ok;
@@ -219,6 +231,7 @@ private:
     rows_ += '\n';
   }
 
+  std::string slots_path_;
   unique_fd lock_; ///< held as long as the directory is open
   line_file log_;
   line_file table_;
@@ -293,7 +306,7 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
     return table.error();
   if (auto ok = sync_parent_folder(path + "/" + log_file); !ok)
     return ok.error();
-  auto writer = std::make_unique<directory_writer>(std::move(lock), *std::move(log), *std::move(table));
+  auto writer = std::make_unique<directory_writer>(path, std::move(lock), *std::move(log), *std::move(table));
   if (auto ok = writer->begin(exp, append); !ok)
     return ok.error();
   return std::unique_ptr<run_writer>{std::move(writer)};

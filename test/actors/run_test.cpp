@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "run_fixture.hpp"
+#include "troupe/actors/slot_json.hpp"
+#include "troupe/core/run_reader.hpp"
 
 using namespace troupe;
 using namespace troupe::test;
@@ -455,4 +457,42 @@ TEST_CASE("a pin that matches no slot fails that trainer with the slots there ar
   CHECK(find(summary, "t0").state == trainer_state::finished);
   CHECK(find(summary, "t1").state == trainer_state::failed);
   CHECK(find(summary, "t1").failure.text.find("GPU-none") != std::string::npos);
+}
+
+TEST_CASE("a run that was cut off has kept what its slots were as it began and one that ended what they did") {
+  temporary_folder folder;
+  const auto exp = experiment_of(2, 2'000'000'000, 0);
+  {
+    set_up s(exp, 2);
+    s.options.directory = folder.path("run");
+    auto run = s.start();
+    const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!core::read_slots(folder.path("run"))) {
+      REQUIRE(std::chrono::steady_clock::now() < enough);
+      REQUIRE(run->control().status().get());
+    }
+  } // as a crash would end it
+  const auto begun = core::read_slots(folder.path("run"));
+  REQUIRE(begun);
+  CHECK((*begun)["at_end"] == false);
+  CHECK((*begun)["slots"].size() == 2);
+  set_up s(exp, 2);
+  s.options.directory = folder.path("run");
+  s.options.resume = true;
+  auto run = s.start();
+  REQUIRE(s.seen->wait([](const recorder& r) { return r.started(); }));
+  CHECK(run->control().stop().get());
+  const auto summary = run->wait();
+  REQUIRE(summary.outcome == run_outcome_kind::done);
+  const auto ended = core::read_slots(folder.path("run"));
+  REQUIRE(ended);
+  CHECK((*ended)["at_end"] == true);
+  std::uint64_t steps = 0;
+  for (const auto& x : (*ended)["slots"]) {
+    const auto slot = slot_from_json(x);
+    CHECK(slot.answered);
+    CHECK(slot.device == "cpu");
+    steps += slot.steps;
+  }
+  CHECK(steps == summary.trainers[0].step + summary.trainers[1].step);
 }

@@ -123,7 +123,29 @@ TEST_CASE("run prints one JSON object a line and the result last") {
     CHECK(contains(show.out, "finished"));
     auto status = troupe(folder.path(), {"status", "out", "--json"});
     CHECK(status.status == 0);
-    CHECK(json::parse(status.out)["outcome"] == "done");
+    auto told = json::parse(status.out);
+    CHECK(told["outcome"] == "done");
+    CHECK(told["slots_at_end"] == true);
+    REQUIRE(told["slots"].size() == 2);
+    CHECK(told["slots"][0]["steps"].get<int>() + told["slots"][1]["steps"].get<int>() == 900);
+    CHECK(contains(troupe(folder.path(), {"status", "out"}).out,
+                   "2 slots when the run ended, " + told["slots_time"].get<std::string>() + "\n  slot  device"));
+    CHECK_FALSE(contains(show.out, "slots when"));
+    // As a crash would leave it: the run did not come to its end.
+    auto kept = read_whole(folder / "out/slots.json");
+    kept.replace(kept.find("\"at_end\": true"), 14, "\"at_end\": false");
+    write_whole(folder / "out/slots.json", kept);
+    CHECK(contains(troupe(folder.path(), {"status", "out"}).out,
+                   "2 slots as of " + told["slots_time"].get<std::string>() + ": what they did after it was not kept\n"));
+    write_whole(folder / "out/slots.json", "{");
+    status = troupe(folder.path(), {"status", "out"});
+    CHECK(status.status == 0);
+    CHECK(contains(status.out, "finished"));
+    CHECK(contains(status.err, "slots.json' is damaged"));
+    std::filesystem::remove(folder / "out/slots.json"); // a run of an earlier version
+    status = troupe(folder.path(), {"status", "out"});
+    CHECK(status.err == "");
+    CHECK_FALSE(contains(status.out, " slots "));
   }
   SUBCASE("a directory with a run is refused") {
     auto again = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--out", "out"});

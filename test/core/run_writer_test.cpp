@@ -379,3 +379,28 @@ TEST_CASE("ten thousand reports make one line that reads back") {
   CHECK(seen->trainers.size() == 10'000);
   CHECK(seen->trainers[9'999].last->hp == reports[0].hp);
 }
+
+TEST_CASE("what slots do is kept as it was told last") {
+  temporary_folder folder;
+  const auto run = folder / "run";
+  auto writer = open_run_directory(run, two_trainers(), false);
+  REQUIRE(writer);
+  REQUIRE_FALSE(read_slots(run));
+  CHECK(read_slots(run).error().code == errc::not_found);
+  REQUIRE((*writer)->slots(json::array({{{"steps", 1}}}), false));
+  auto first = read_slots(run);
+  REQUIRE(first);
+  CHECK((*first)["at_end"] == false);
+  CHECK((*first)["time"].get<std::string>().ends_with("Z"));
+  REQUIRE((*writer)->slots(json::array({{{"steps", 2}}, {{"steps", 3}}}), true));
+  auto last = read_slots(run);
+  REQUIRE(last);
+  CHECK((*last)["at_end"] == true);
+  CHECK((*last)["slots"][1]["steps"] == 3);
+  for (const auto* damaged : {"", "[]", R"({"time": "x", "at_end": 1, "slots": []})", R"({"time": "x", "at_end": true})"}) {
+    write_whole(folder / "run/slots.json", damaged);
+    REQUIRE_FALSE(read_slots(run));
+    CHECK(read_slots(run).error().code == errc::io);
+    CHECK(read_slots(run).error().text.find("slots.json' is damaged") != std::string::npos);
+  }
+}

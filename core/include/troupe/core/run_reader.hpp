@@ -57,6 +57,10 @@ result<run_record> read_run(const std::string& path, std::uint64_t up_to = UINT6
 /// whether a torn last line was left out.
 result<bool> visit_run(const std::string& path, const std::function<void(std::string_view kind, nlohmann::json& line)>& visit);
 
+/// What was told last of a run's slots: an object with `time` (UTC), `at_end` (true: when the run ended) and `slots`.
+/// Errors: `not_found` (nothing was told), `io`.
+result<nlohmann::json> read_slots(const std::string& path);
+
 /// True if some program has this run directory open for writing.
 bool is_run_in_use(const std::string& path);
 

@@ -28,11 +28,14 @@ public:
   /// A complete set of checkpoints, all of whose files are durable: a point to resume from. On disk (fsync) when it returns,
   /// with all lines of the record before it (the table waits for `flush`).
   virtual result<void> checkpoint_set(const core::checkpoint_set& set) = 0;
+  /// What the run's slots are and do now, a JSON list, in place of what was told before; `at_end`: the run has ended. For those who
+  /// look at a run that is over (`read_slots`); nothing depends on it, and it does not wait for the disk.
+  virtual result<void> slots(const nlohmann::json& list, bool at_end) = 0;
   virtual result<void> flush() = 0; ///< brings everything so far to disk (fsync)
 };
 
 /// A run directory: experiment.json, run.jsonl (everything, one object a line), metadata.csv (one row a report),
-/// checkpoints/. Refuses a directory that holds another run, or that another process (or writer) has open; `append` goes on
+/// slots.json, checkpoints/. Refuses a directory that holds another run, or that another process (or writer) has open; `append` goes on
 /// with an existing one, whose experiment must be the same text (a torn last line, left by a crash, is cut off).
 result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, const experiment& exp, bool append);
 
