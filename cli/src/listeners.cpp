@@ -75,7 +75,10 @@ std::string outcome_text(const actors::run_summary& s) {
   return out + "; everything is in " + s.directory + "\n";
 }
 
-void json_listener::on_started(const actors::run_status& s) { print_json(out_, with_kind("started", status_to_json(s))); }
+void json_listener::on_started(const actors::run_status& s) {
+  reachable_.wait();
+  print_json(out_, with_kind("started", status_to_json(s)));
+}
 
 void json_listener::on_sync_point(const actors::sync_point_event& e) {
   std::string line = R"({"kind":"sync_point",)";
@@ -97,6 +100,7 @@ void json_listener::on_missed(std::uint64_t sync_points, std::uint64_t events) {
 void json_listener::on_finished(const actors::run_summary& s) { print_json(out_, result_json(s)); }
 
 void text_listener::on_started(const actors::run_status& s) {
+  reachable_.wait();
   if (quiet_)
     return;
   std::string text = s.experiment + ": " + count_text(s.trainers.size(), "trainer", "trainers") + "\n";

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <chrono>
+#include <future>
 #include <iosfwd>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "screen.hpp"
 #include "troupe/actors/run.hpp"
@@ -14,8 +16,10 @@ namespace troupe::cli {
 /// the end "result". Used on the run's listener thread; `result` may be called from any once the run is over.
 class json_listener : public actors::run_listener {
 public:
-  /// `quiet`: no "progress".
-  json_listener(std::ostream& out, bool quiet) : out_(out), quiet_(quiet) {}
+  /// `quiet`: no "progress". `reachable`: ready, with or without a value, once other commands can reach the run: who reads
+  /// "started" may give them at once.
+  json_listener(std::ostream& out, bool quiet, std::shared_future<void> reachable)
+    : out_(out), quiet_(quiet), reachable_(std::move(reachable)) {}
 
   void on_started(const actors::run_status& s) override;
   void on_sync_point(const actors::sync_point_event& e) override;
@@ -27,13 +31,15 @@ public:
 private:
   std::ostream& out_;
   bool quiet_;
+  std::shared_future<void> reachable_;
 };
 
 /// Prints for people: lines that are redrawn on a terminal (a line now and then elsewhere), sync points' tables, events.
 class text_listener : public actors::run_listener {
 public:
-  /// `quiet`: nothing at all.
-  text_listener(screen& to, bool quiet) : screen_(to), quiet_(quiet) {}
+  /// `quiet`: nothing but the outcome. `reachable`: as above.
+  text_listener(screen& to, bool quiet, std::shared_future<void> reachable)
+    : screen_(to), quiet_(quiet), reachable_(std::move(reachable)) {}
 
   void on_started(const actors::run_status& s) override;
   void on_sync_point(const actors::sync_point_event& e) override;
@@ -45,6 +51,7 @@ public:
 private:
   screen& screen_;
   bool quiet_;
+  std::shared_future<void> reachable_;
 };
 
 /// {"kind": "result", "outcome": …, "trainers": […], …}

@@ -1,5 +1,6 @@
 #include "session.hpp"
 
+#include <future>
 #include <mutex>
 #include <optional>
 #include <ostream>
@@ -117,10 +118,11 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   options.directory = directory;
   options.resume = resume;
   options.progress_interval = progress_interval(a, terminal.live(), exp.trainers.size());
+  std::promise<void> reachable;
   if (a.json)
-    options.listener = std::make_shared<json_listener>(to.out, a.quiet);
+    options.listener = std::make_shared<json_listener>(to.out, a.quiet, reachable.get_future().share());
   else
-    options.listener = std::make_shared<text_listener>(terminal, a.quiet);
+    options.listener = std::make_shared<text_listener>(terminal, a.quiet, reachable.get_future().share());
 
   std::unique_ptr<net::cluster_head> cluster;
   if (a.workers > 0) {
@@ -145,6 +147,7 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   auto run = actors::run_session::start(std::move(options));
   if (!run)
     return cannot_start(a, to, run.error().text, status_of(run.error()));
+  auto now_reachable = std::move(reachable); // gone before the run, whose end waits for the listener, whatever is thrown here
   if (cluster)
     cluster->attach(**run);
   ctrl_c.begin((*run)->control());
@@ -157,6 +160,7 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   });
   if (!server)
     say("troupe: other commands cannot reach this run: " + server.error().text + "\n");
+  now_reachable.set_value();
   auto summary = (*run)->wait();
   desk.finish(); // who asked for what ended the run hears so before the line is closed
   if (server)

@@ -52,6 +52,28 @@ std::string endless_experiment() {
     "sync": {"every_steps": 50}})";
 }
 
+/// A run of the short experiment in `cut`, ended by a signal after its first sync point. One that a busy machine let end before the
+/// signal came is begun anew with slower steps: no number of steps is too many on every machine.
+struct cut_off {
+  int status = 0;
+  std::string told, out, err; ///< told: the line of the first sync point
+};
+
+cut_off cut_by(int signal, const temporary_folder& folder) {
+  for (int step_us = 200;; step_us *= 4) {
+    std::filesystem::remove_all(folder / "cut");
+    auto text = short_experiment();
+    text.insert(text.find("\"idle\"") + 6, ", \"step_us\": " + std::to_string(step_us));
+    write_whole(folder / "slow.json", text);
+    child run{folder.path(), {"run", "slow.json", "--slots", "2", "--device", "cpu", "--out", "cut", "--json"}};
+    auto told = run.read_until("\"sync_point\"");
+    run.signal(signal);
+    auto status = run.wait();
+    if (status != 0 || step_us > 10'000)
+      return {status, told, run.out(), run.err()};
+  }
+}
+
 } // namespace
 
 TEST_CASE("doctor lists devices and libraries and why no GPU is used") {
@@ -248,6 +270,9 @@ TEST_CASE("a run is steered from other processes") {
   temporary_folder folder;
   write_whole(folder / "e.json", endless_experiment());
   child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  REQUIRE(run.read_until("\"started\"") != "");
+  auto first = troupe(folder.path(), {"status", "out"});
+  CHECK(contains(first.out, "endless: 2 trainers")); // from the first line on
   REQUIRE(run.read_until("\"sync_point\"") != "");
   auto steer = [&](std::vector<std::string> words) {
     words.insert(words.begin() + 1, "out");
@@ -313,18 +338,15 @@ TEST_CASE("a run is steered from other processes") {
 
 TEST_CASE("an interrupted run saves and says how to go on and ends as if it had not been") {
   temporary_folder folder;
-  auto text = short_experiment();
-  text.insert(text.find("\"idle\"") + 6, ", \"step_us\": 500");
-  write_whole(folder / "e.json", text);
+  write_whole(folder / "e.json", short_experiment());
   auto whole = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "whole", "--json"});
   REQUIRE(whole.status == 0);
 
-  child run{folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "cut", "--json"}};
-  REQUIRE(run.read_until("\"sync_point\"") != "");
-  run.signal(SIGINT);
-  CHECK(run.wait() == 1);
-  CHECK(contains(run.err(), "again to leave at once"));
-  auto cut = lines_of(run.out()).back();
+  auto run = cut_by(SIGINT, folder);
+  REQUIRE(run.told != "");
+  REQUIRE(run.status == 1);
+  CHECK(contains(run.err, "again to leave at once"));
+  auto cut = lines_of(run.out).back();
   CHECK(cut["outcome"] == "interrupted");
   CHECK(contains(troupe(folder.path(), {"show", "cut"}).out, "go on with `troupe resume`"));
   CHECK(json::parse(troupe(folder.path(), {"show", "cut", "--json"}).out)["outcome"] == "interrupted");
@@ -341,20 +363,16 @@ TEST_CASE("an interrupted run saves and says how to go on and ends as if it had 
 
 TEST_CASE("a killed run has every decision it told of on record and goes on to the same weights") {
   temporary_folder folder;
-  auto text = short_experiment();
-  text.insert(text.find("\"idle\"") + 6, ", \"step_us\": 200");
-  write_whole(folder / "e.json", text);
+  write_whole(folder / "e.json", short_experiment());
   auto whole = troupe(folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "whole", "--json"});
   REQUIRE(whole.status == 0);
 
-  child run{folder.path(), {"run", "e.json", "--slots", "2", "--device", "cpu", "--out", "cut", "--json"}};
-  auto told = run.read_until("\"sync_point\"");
-  REQUIRE(told != "");
-  run.signal(SIGKILL);
-  CHECK(run.wait() == 128 + SIGKILL);
+  auto run = cut_by(SIGKILL, folder);
+  REQUIRE(run.told != "");
+  REQUIRE(run.status == 128 + SIGKILL);
   auto on_record = of_kind(lines_of(read_whole(folder / "cut/run.jsonl")), "sync_point");
   REQUIRE(!on_record.empty());
-  CHECK(on_record[0]["trainers"] == json::parse(told)["trainers"]);
+  CHECK(on_record[0]["trainers"] == json::parse(run.told)["trainers"]);
 
   auto rest = troupe(folder.path(), {"resume", "cut", "--slots", "2", "--device", "cpu", "--json"});
   CHECK(rest.status == 0);
@@ -371,6 +389,10 @@ TEST_CASE("a second signal leaves at once") {
   write_whole(folder / "e.json", text);
   child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
   REQUIRE(run.read_until("\"started\"") != "");
+  for (bool steps = false; !steps;) { // before its first step it could end before the second signal comes
+    auto slots = json::parse(troupe(folder.path(), {"status", "out", "--json"}).out).at("slots");
+    steps = slots.at(0).value("running", 0) > 0;
+  }
   run.signal(SIGINT);
   run.signal(SIGTERM);
   CHECK(run.wait() == 130);
