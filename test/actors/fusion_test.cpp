@@ -80,3 +80,31 @@ TEST_CASE("of trainers that run as one some pause and stop and join and fail and
   for (const auto& [name, hash] : undisturbed)
     CHECK(now.at(name) == hash);
 }
+
+TEST_CASE("an experiment of two architectures whose states are beyond the budget finishes with the weights it has without one") {
+  const auto mixed = [](std::uint64_t budget) {
+    auto exp = networks(12, 12, 4, true);
+    for (std::size_t i = 0; i < exp.trainers.size(); ++i) {
+      auto options = nlohmann::json::parse(exp.trainers[i].workload_options);
+      options["hidden"] = i % 2 == 0 ? std::vector{256, 256} : std::vector{160, 160, 160};
+      exp.trainers[i].workload_options = options.dump();
+    }
+    auto s = on_one_slot(std::move(exp));
+    s.options.slots[0].memory_budget = budget;
+    return s;
+  };
+  auto plenty = mixed(0), tight = mixed(3u << 20); // the states take 6 million bytes
+  const auto expected = plenty.run();
+  const auto got = tight.run();
+  CHECK(got.outcome == run_outcome_kind::done);
+  CHECK(hashes(got) == hashes(expected));
+  CHECK(tight.seen->sync_points().size() == plenty.seen->sync_points().size());
+  std::set<std::size_t> swapped;
+  for (std::size_t i = 0; i < 12; ++i)
+    CHECK(find(got, "t" + std::to_string(i)).failure.text.empty());
+  for (const auto& at : tight.seen->sync_points())
+    for (std::size_t i = 0; i < at.reports.size(); ++i)
+      if (at.reports[i].numbers.contains("swaps"))
+        swapped.insert(i % 2);
+  CHECK(swapped.size() == 2); // of both
+}

@@ -1,6 +1,8 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -84,6 +86,9 @@ public:
           }).empty());
     trainers_.clear();
   }
+  /// Trainers that rest from now on, until they are put back.
+  std::vector<std::shared_ptr<hosted>> take_all() { return std::exchange(trainers_, {}); }
+  void put_back(const std::vector<std::shared_ptr<hosted>>& who) { trainers_.insert(trainers_.begin(), who.begin(), who.end()); }
   slot_worker::counters counters() const { return worker_.snapshot(); }
 
 private:
@@ -138,6 +143,108 @@ TEST_CASE("sixty four trainers whose states are four times the budget finish a r
   tight.drop();
   CHECK(tight.counters().memory_used == 0);
   CHECK(tight.counters().device.pinned_held == 0);
+}
+
+namespace {
+
+nlohmann::json model_of(std::uint64_t i) {
+  auto model = small_mlp();
+  model["hidden"] = i % 2 == 0 ? std::vector{256, 256} : std::vector{160, 160, 160};
+  return model;
+}
+
+} // namespace
+
+TEST_CASE("sixty four trainers of two architectures whose states are three times the budget finish a round with the weights they have without one") {
+  slot_bench plenty;
+  for (std::uint64_t i = 0; i < 64; ++i)
+    plenty.add(i, model_of(i));
+  plenty.train(12);
+  const auto expected = plenty.states();
+  std::uint64_t budget = 0;
+  {
+    slot_bench few(64 << 20);
+    for (std::uint64_t i = 0; i < 14; ++i)
+      few.add(i, model_of(i));
+    budget = few.counters().memory_peak;
+  }
+  REQUIRE(plenty.counters().memory_used > 3 * budget);
+  slot_bench tight(budget);
+  for (std::uint64_t i = 0; i < 64; ++i)
+    tight.add(i, model_of(i));
+  for (int round = 0; round < 2; ++round)
+    tight.train(6);
+  const auto got = tight.states();
+  const auto use = tight.counters();
+  CHECK(use.memory_peak <= budget);
+  CHECK(use.device.memory_reserved <= budget + (64 << 10)); // blocks are whole pages
+  CHECK(use.device.swaps_in > 48);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    CHECK(got[i].hash == expected[i].hash);
+    CHECK(got[i].loss == expected[i].loss);
+    CHECK(got[i].accuracy == expected[i].accuracy);
+  }
+  tight.drop();
+  CHECK(tight.counters().memory_used == 0);
+  CHECK(tight.counters().device.pinned_held == 0);
+}
+
+TEST_CASE("trainers that rest make room for those of another architecture and go on later as if nothing had been") {
+  slot_bench plenty, roomy(64 << 20);
+  for (auto* b : {&plenty, &roomy})
+    for (std::uint64_t i = 0; i < 6; ++i)
+      b->add(2 * i, model_of(0));
+  const auto budget = roomy.counters().memory_peak + (64 << 10);
+  slot_bench resting(budget);
+  for (std::uint64_t i = 0; i < 6; ++i)
+    resting.add(2 * i, model_of(0));
+  for (auto* b : {&plenty, &resting}) {
+    b->train(3);
+    const auto rest = b->take_all();
+    for (std::uint64_t i = 0; i < 6; ++i)
+      b->add(2 * i + 1, model_of(1));
+    b->train(4);
+    if (b == &resting)
+      CHECK(b->counters().device.swaps_out > 0);
+    b->put_back(rest);
+    b->train(3);
+  }
+  const auto expected = plenty.states(), got = resting.states();
+  REQUIRE(got.size() == 12);
+  for (std::size_t i = 0; i < got.size(); ++i)
+    CHECK(got[i].hash == expected[i].hash);
+  CHECK(resting.counters().memory_peak <= budget);
+}
+
+TEST_CASE("a slice lasts fifty times as long as copies to make room for it") {
+  context ctx(slot_bench::options(64 << 20, 0, 0));
+  const auto registry = builtin_workloads();
+  std::vector<std::unique_ptr<workload>> all;
+  const auto build = [&](std::uint64_t i) {
+    const auto model = model_of(i);
+    auto made = registry.make(ctx, "mlp", {"t" + std::to_string(i), i, &model, {{"lr", 0.01}}});
+    REQUIRE(made);
+    all.push_back(std::move(*made));
+  };
+  build(0);
+  build(2);
+  const auto taken = ctx.allocate(ctx.memory_free()); // for good
+  const auto at = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  ctx.set_yield(nullptr, at);
+  CHECK(ctx.deadline() == at);
+  all.front()->step(ctx);
+  CHECK(ctx.deadline() == at); // all are there
+  const auto before = ctx.snapshot().swapped_bytes;
+  build(1);
+  all.back()->step(ctx);
+  const auto moved = ctx.snapshot().swapped_bytes - before;
+  REQUIRE(moved > 0);
+  CHECK(ctx.deadline() >= at + std::chrono::nanoseconds(50 * moved / 10)); // 10 bytes a nanosecond
+  ctx.set_yield(nullptr, at);
+  CHECK(ctx.deadline() == at);
+  ctx.set_yield(nullptr, std::chrono::steady_clock::time_point::max());
+  all.front()->step(ctx);
+  CHECK(ctx.deadline() == std::chrono::steady_clock::time_point::max());
 }
 
 TEST_CASE("FAULTS row 25 a slot that asks for more than its budget is told the numbers and the other's losses stay as they are") {
