@@ -420,6 +420,16 @@ float* record_pages::row(std::int64_t r, bool change) {
   return frames_[static_cast<std::size_t>(p.frame)].data + r % rows_per_page_ * stride_;
 }
 
+void record_pages::read(std::int64_t r, std::span<float> out) {
+  const auto& p = at(page_of(r));
+  if (p.frame >= 0 || !p.host_has_contents) {
+    ctx_.download(out.data(), row(r, false), out.size_bytes());
+    return;
+  }
+  ctx_.synchronize(); // it may be on its way
+  std::copy_n(row_on_host(p, r), out.size(), out.data());
+}
+
 void record_pages::fetch_ahead(std::int64_t number) {
   if (!paged() || at(number).frame >= 0)
     return;
@@ -448,8 +458,7 @@ void record_pages::copy_row_on_host(std::int64_t from, std::int64_t to) {
   if (!source.host_has_contents) // nobody has written there yet
     return;
   ctx_.synchronize(); // they may be on their way
-  const auto row_at = [&](const page& p, std::int64_t r) { return p.host.as<float>() + r % rows_per_page_ * stride_; };
-  std::copy_n(row_at(source, from), stride_, row_at(target, to));
+  std::copy_n(row_on_host(source, from), stride_, row_on_host(target, to));
   target.host_has_contents = target.host_is_current = true;
 }
 

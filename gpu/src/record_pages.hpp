@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -68,6 +69,9 @@ public:
   /// A row in device memory, for operations enqueued from now on; its page is in use until the next `row` of another page.
   /// `change`: whether they write to it. Throws `out_of_memory` only where there is no frame at all.
   float* row(std::int64_t r, bool change);
+  bool is_here(std::int64_t r) const noexcept { return pages_[static_cast<std::size_t>(page_of(r))].frame >= 0; }
+  /// Waits for it, and leaves it where it is.
+  void read(std::int64_t r, std::span<float> out);
   /// Begins to bring a page, if another that is not in use can give way.
   void fetch_ahead(std::int64_t page);
   void copy_row(std::int64_t from, std::int64_t to);
@@ -102,6 +106,7 @@ private:
   std::int64_t frame_for_use();
   std::int64_t better_frame();
   void remove_shared_frames() noexcept;
+  float* row_on_host(const page& p, std::int64_t r) const noexcept { return p.host.as<float>() + r % rows_per_page_ * stride_; }
   void copy_row_on_host(std::int64_t from, std::int64_t to);
   void vacate(std::int64_t f);
   void occupy(std::int64_t p, std::int64_t f);

@@ -196,7 +196,7 @@ void training_group::save(std::int64_t member, core::checkpoint& out) {
   const auto r = m.row(member);
   const impl::work_scope work(m, impl::work_scope::needs::states);
   std::vector<float> host(static_cast<std::size_t>(m.at.stride));
-  m.ctx.download(host.data(), m.record_of(r, false), host.size() * sizeof(float));
+  m.records->read(r, host);
   m.each_tensor([&](const std::string& name, const std::vector<std::int64_t>& shape, std::int64_t at,
                     std::int64_t size) {
     out.add(
@@ -222,7 +222,7 @@ std::shared_ptr<const core::checkpoint::attachment> training_group::keep_on_devi
   auto& m = *impl_;
   const auto r = m.row(member);
   const auto bytes = static_cast<std::uint64_t>(m.at.stride) * sizeof(float);
-  if (!m.at_once || m.ctx.memory_free() / 2 < bytes)
+  if (!m.at_once || !m.records->is_here(r) || m.ctx.memory_free() / 2 < bytes)
     return nullptr;
   const impl::work_scope work(m, impl::work_scope::needs::states);
   auto out = std::make_shared<internal::device_record>();

@@ -176,6 +176,27 @@ TEST_CASE("states and workspace of a group that rests make room and what stays i
     m.check(x);
 }
 
+TEST_CASE("trainers of which each has an architecture of its own take turns in room for little more than one") {
+  std::vector<mixed_bench::kind> kinds;
+  for (std::int64_t i = 0; i < 8; ++i)
+    kinds.push_back({hidden({20 + 3 * i, 16}), i % 2 == 0 ? optimizer_kind::sgd : optimizer_kind::adamw, 1});
+  for (const auto capture : {capture_mode::never, capture_mode::always}) {
+    mixed_bench m(kinds, false, room_for_one(kinds, false) + 5000, 0, capture);
+    for (std::uint64_t i = 0; i < 8; ++i)
+      m.join(i, i);
+    REQUIRE(m.states() > 4 * (m.b.ctx.memory_budget() - m.b.data->memory_bytes()));
+    for (int round = 0; round < 3; ++round)
+      for (std::size_t k = 0; k < 8; ++k)
+        m.train(k * 3 % 8, 4);
+    const auto before = m.b.ctx.snapshot();
+    for (const auto& x : m.all)
+      m.check(x);
+    CHECK(m.b.ctx.snapshot().swaps_in == before.swaps_in); // what is saved is read where it is
+    CHECK(m.b.ctx.memory_peak() <= m.b.ctx.memory_budget());
+    CHECK((before.launches > 0) == (capture == capture_mode::always));
+  }
+}
+
 TEST_CASE("without pinned memory groups do not give way to each other and the refusal says so") {
   const auto kinds = three_kinds(1);
   mixed_bench m(kinds, false, room_for_one(kinds, false) + 9000, 100);

@@ -42,7 +42,9 @@ struct group_options {
 /// block has only members that would call the same operations alone.
 ///
 /// Where the slot's budget has no room for all states, members still join: states take turns in device memory, the one needed
-/// longest ago goes to pinned host memory, and what the next turn needs comes while this one computes. Where the data set is
+/// longest ago goes to pinned host memory, and what the next turn needs comes while this one computes. The groups of a context make
+/// room for each other in the same way, and for whatever else is allocated on it: between two calls a group's states may all wait on
+/// the host, and its workspace be given back; the next call that needs them brings them. Where the data set is
 /// not on the device (`resident_data::staged`), batches come the same way. Where the context wants it, steps are captured and
 /// launched whole. What members compute does not depend on any of it.
 class training_group {
@@ -64,7 +66,8 @@ public:
 
   /// A new member with fresh weights, optimizer state and counters from `seed` and default hyperparameters; it does not take
   /// part in steps yet. Returns its number, which stays its own until it leaves. Throws `out_of_memory` where not even its state
-  /// alone has room on the device, or the pinned memory is used up; the members are then as they were.
+  /// alone has room on the device, or the pinned memory is used up; the members are then as they were. So may all functions below
+  /// that compute or copy, where states or workspace can't come back; they have then done nothing.
   std::int64_t join(std::uint64_t seed);
   void leave(std::int64_t member) noexcept;
   std::int64_t members() const noexcept;  ///< how many
@@ -134,7 +137,7 @@ public:
   void save(std::int64_t member, core::checkpoint& out);
   /// A copy of the member's weights, statistics and optimizer state in device memory, to be attached to the checkpoint of the same
   /// moment: `load` then takes it, in any group of this process whose models are alike. Null on the CPU, whose host memory is as
-  /// near, and where it would take more than half of the memory that is free.
+  /// near, where the state is not on the device, and where the copy would take more than half of the memory that is free.
   std::shared_ptr<const core::checkpoint::attachment> keep_on_device(std::int64_t member);
   /// `with_counters`: counters, seed and place in the data too. Throws `std::invalid_argument` naming the tensor that is
   /// missing or does not fit; nothing has changed then.
