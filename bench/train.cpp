@@ -98,6 +98,12 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
+std::uint64_t run(gpu::context& ctx, gpu::workload& model, std::uint64_t steps) {
+  gpu::run_report done;
+  model.run(ctx, steps, done);
+  return done.steps;
+}
+
 /// Several models take turns, 16 steps each, as a slot's run queue has them.
 void measure_speed(shared_state& s, unsigned thread) {
   constexpr std::uint64_t quantum = 16;
@@ -106,7 +112,7 @@ void measure_speed(shared_state& s, unsigned thread) {
   for (unsigned k = 0; k < s.args.models; ++k)
     models.push_back(make(s, ctx, 100 + thread * 100 + k, 0.01 * (1 + k % 3)));
   for (auto& m : models)
-    m->run(ctx, 2 * quantum);
+    run(ctx, *m, 2 * quantum);
   s.all.arrive_and_wait();
   s.peak[thread] = bench::measure_fma_peak(0.2);
   s.all.arrive_and_wait();
@@ -117,7 +123,7 @@ void measure_speed(shared_state& s, unsigned thread) {
   double seconds = 0;
   while (seconds < s.args.seconds) {
     for (auto& m : models)
-      steps += m->run(ctx, quantum).steps;
+      steps += run(ctx, *m, quantum);
     seconds = std::chrono::duration<double>(clock::now() - start).count();
   }
   const auto samples = static_cast<double>(steps) * static_cast<double>(s.what.batch);
@@ -131,7 +137,7 @@ void measure_accuracy(shared_state& s, unsigned thread) {
   for (auto seed = thread; seed < s.args.seeds; seed += s.args.threads) {
     auto m = make(s, ctx, 1 + seed, s.args.lr);
     while (m->evaluate(ctx).epoch < s.args.epochs)
-      m->run(ctx, s.steps_per_epoch);
+      run(ctx, *m, s.steps_per_epoch);
     s.accuracy[seed] = m->evaluate(ctx).accuracy;
   }
 }

@@ -90,14 +90,18 @@ public:
     }
   }
 
-  double step(context& ctx) override { return run(ctx, 1).loss_sum; }
+  double step(context& ctx) override {
+    run_report done;
+    run(ctx, 1, done);
+    return done.loss_sum;
+  }
 
-  run_report run(context& ctx, std::uint64_t max_steps) override {
+  void run(context& ctx, std::uint64_t max_steps, run_report& done) override {
     fused_run alone{this, max_steps, {}, nullptr};
     group_->run(ctx, {&alone, 1});
+    done = alone.report;
     if (alone.failure)
       std::rethrow_exception(alone.failure);
-    return alone.report;
   }
 
   fusion* fused_with() noexcept override { return group_.get(); }

@@ -293,16 +293,21 @@ struct slot_worker::impl {
                              + std::to_string(wanted) + " were asked for");
   }
 
-  void run_alone(queued_run& r, run_report& out) noexcept {
+  /// The exception being handled ends the run after the steps that count; those that can't be true do not.
+  static void fail_after(queued_run& r, fused_run& x) noexcept {
+    if (x.report.steps > x.max_steps)
+      x.report = {};
+    fail(r);
+  }
+
+  void run_alone(queued_run& r, fused_run& x) noexcept {
     try {
       if (r.who->work == nullptr)
         throw std::logic_error("the trainer has no workload: build or load it first");
-      const auto wanted = r.wanted - r.outcome.steps;
-      const auto report = r.who->work->run(*ctx, wanted);
-      check_steps(report.steps, wanted, true);
-      out = report;
+      r.who->work->run(*ctx, x.max_steps, x.report);
+      check_steps(x.report.steps, x.max_steps, true);
     } catch (...) {
-      fail(r);
+      fail_after(r, x);
     }
   }
 
@@ -324,8 +329,7 @@ struct slot_worker::impl {
           std::rethrow_exception(std::exchange(fused[i].failure, nullptr));
         check_steps(fused[i].report.steps, fused[i].max_steps, false);
       } catch (...) {
-        fused[i].report = {};
-        fail(*doers[i]);
+        fail_after(*doers[i], fused[i]);
       }
   }
 
@@ -349,7 +353,7 @@ struct slot_worker::impl {
       if (together != nullptr)
         run_together();
       else
-        run_alone(*doers.front(), fused.front().report);
+        run_alone(*doers.front(), fused.front());
       slice_end = ctx->deadline();
       ctx->set_yield(nullptr, clock::time_point::max());
       for (const auto& x : fused)

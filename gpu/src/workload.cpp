@@ -7,20 +7,17 @@
 
 namespace troupe::gpu {
 
-run_report workload::run(context& ctx, std::uint64_t max_steps) {
-  run_report report;
-  while (report.steps < max_steps) {
+void workload::run(context& ctx, std::uint64_t max_steps, run_report& done) {
+  while (done.steps < max_steps) {
     const double loss = step(ctx);
     if (!std::isfinite(loss))
-      throw not_finite("the loss is " + core::to_string(core::value(loss)) + ", in step " +
-                       std::to_string(report.steps + 1) +
-                       " of this run; a lower learning rate or gradient clipping may help");
-    report.loss_sum += loss;
-    ++report.steps;
+      throw not_finite("the loss is " + core::to_string(core::value(loss)) +
+                       "; a lower learning rate or gradient clipping may help");
+    done.loss_sum += loss;
+    ++done.steps;
     if (ctx.should_yield())
       break;
   }
-  return report;
 }
 
 void workload_registry::add(std::string type, factory make, checker check) {

@@ -87,7 +87,11 @@ struct bench {
     return out;
   }
   std::uint64_t hash() { return core::content_hash(saved()); }
-  gpu::run_report run(std::uint64_t steps) { return work->run(ctx, steps); }
+  gpu::run_report run(std::uint64_t steps) {
+    gpu::run_report done;
+    work->run(ctx, steps, done);
+    return done;
+  }
 };
 
 } // namespace model_test

@@ -104,7 +104,8 @@ TEST_CASE("two trainings that take turns on a context are as two alone") {
   auto second = *registry.make(shared.ctx, "mlp", cfg);
   for (int i = 0; i < 10; ++i) {
     shared.run(2);
-    second->run(shared.ctx, 2);
+    gpu::run_report done;
+    second->run(shared.ctx, 2, done);
   }
   core::checkpoint saved;
   second->save(shared.ctx, saved);

@@ -195,7 +195,9 @@ TEST_CASE("one of those that run as one fails alone with its text and its steps 
   held h(w);
   auto run_a = start(w, host(t), 20), run_b = start(w, host(t), 20), run_c = start(w, host(t), 20);
   h.release();
-  CHECK(run_b.get().failure == core::error{core::errc::failed, "the loss went away"});
+  const auto o = run_b.get();
+  CHECK(o.failure == core::error{core::errc::failed, "the loss went away"});
+  CHECK(o.steps == 4);
   CHECK(run_a.get().steps == 20);
   CHECK(run_c.get().steps == 20);
 }

@@ -277,14 +277,14 @@ TEST_CASE("whatever a step throws fails its run alone with the text kept") {
     o = fail([bad](context&, std::uint64_t step) { return step == 3 ? bad : 1.0; });
     CHECK(o.failure.code == core::errc::failed);
     CHECK(o.failure.text.find("the loss is") == 0);
-    CHECK(o.failure.text.find("step 3") != std::string::npos);
+    CHECK(o.steps == 2); // those before it count
   }
   CHECK(start(w, host(), 5).get().steps == 5);
 }
 
 TEST_CASE("a run without a workload and a run that reports a wrong number of steps fail") {
   class lazy : public scripted {
-    run_report run(context&, std::uint64_t) override { return {}; }
+    void run(context&, std::uint64_t, run_report&) override {}
   };
   slot_worker w(cpu_slot());
   auto a = std::make_shared<hosted>();

@@ -49,7 +49,7 @@ struct fused_run {
   workload* work = nullptr;
   std::uint64_t max_steps = 0; ///< at least 1
   run_report report;           ///< filled in; no steps where its turn did not come
-  std::exception_ptr failure;  ///< filled in: this one failed; the others do not notice
+  std::exception_ptr failure;  ///< filled in: this one failed, after `report`; the others do not notice
 };
 
 /// What workloads have in common whose steps can run as one. Lives at least as long as one of them; used on the slot's thread.
@@ -78,8 +78,9 @@ public:
 
   /// Up to `max_steps` steps, fewer when `ctx.should_yield()` after at least one. The default calls `step`
   /// and throws `not_finite` for a loss that is NaN or infinite. GPU workloads override it to enqueue many
-  /// steps at once.
-  virtual run_report run(context& ctx, std::uint64_t max_steps);
+  /// steps at once. `done`, empty at first, is kept up to date: what it says when something is thrown counts, so that a failure
+  /// has its step.
+  virtual void run(context& ctx, std::uint64_t max_steps, run_report& done);
 
   /// Equal, and not null, for workloads whose steps may run as one; the slot then calls `fusion::run` in place of `run`. Says the
   /// same each time and throws nothing.
