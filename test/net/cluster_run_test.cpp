@@ -111,7 +111,7 @@ struct curious : actors::run_listener {
       lost = lost || !s.alive;
       trainers += s.trainers;
     }
-    if (before.empty())
+    if (before.empty() && now->slots.at(0).answered) // a busy machine may have taken more time than a status has
       before = now->slots;
     constexpr core::sync_index too_many = 5000;
     if ((lost && trainers == 3) || x.index > too_many) {
@@ -221,7 +221,6 @@ TEST_CASE("the head knows what the slots of its workers do and which of them are
       CHECK(s.steps >= 40);
     }
   }
-  CHECK(asks->before[0].answered);
   REQUIRE(asks->after.size() == 3);
   CHECK_FALSE(asks->after[1].alive);
   CHECK_FALSE(asks->after[1].answered);
