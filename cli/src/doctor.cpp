@@ -26,6 +26,8 @@ struct diagnosis {
   std::string data_folder = gpu::fashion_mnist_folder();
   bool data_present = gpu::load_fashion_mnist(data_folder).has_value();
 
+  std::uint64_t available = gpu::available_host_memory();
+
   diagnosis() { libraries.insert(libraries.begin(), {"CAF", caf_version(), "actors and messages"}); }
 
   /// What a slot gets that has the device to itself.
@@ -33,7 +35,7 @@ struct diagnosis {
     std::vector<core::error> faults;
     core::slot_request whole;
     whole.device = x.id;
-    const auto slots = gpu::make_slots(devices, {&whole, 1}, gpu::math_mode::fp32, "", faults);
+    const auto slots = gpu::make_slots(devices, {&whole, 1}, gpu::math_mode::fp32, "", faults, available);
     return slots.empty() ? gpu::slot_options{} : slots.front();
   }
 };
@@ -45,6 +47,7 @@ nlohmann::json as_json(const diagnosis& d) {
     if (x.kind == gpu::device_kind::cpu) {
       device["cores"] = x.cores;
       device["usable_cores"] = x.usable_cores;
+      device["memory_available"] = d.available;
       device["features"] = d.devices.cpu_features;
     } else {
       device["ordinal"] = x.ordinal;
@@ -86,7 +89,7 @@ int doctor(const doctor_arguments& a, output to) {
                  slot.memory_budget > 0 ? bytes_text(slot.memory_budget) : "no limit", details});
   }
   to.out << devices.str(2) << "  The budget is that of one slot which has the device to itself; several share it. All slots together\n"
-         << "  pin at most " << bytes_text(pinned) << " of host memory. Both can be set: docs/memory.md.\n";
+         << "  pin at most " << bytes_text(pinned) << " of host memory, a quarter of what is available now. Both can be set:\n  docs/memory.md.\n";
   if (d.devices.cuda_status != "ok")
     to.out << "  No GPU is used: " << d.devices.cuda_status << ".\n";
   to.out << "\nLibraries\n";

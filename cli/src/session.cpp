@@ -98,15 +98,18 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   if (a.workers > 0 && count && *count < a.workers)
     return cannot_start(a, to, std::to_string(a.workers) + " workers need at least as many slots: --slots " + std::to_string(*count),
                         exit_wrong_use);
-  auto chosen = choose_slots(exp, count, a.devices, gpu::find_devices());
+  const auto devices = gpu::find_devices();
+  auto chosen = choose_slots(exp, count, a.devices, devices);
+  if (const auto* few = std::get_if<std::vector<gpu::slot_options>>(&chosen); few && few->size() < a.workers) {
+    // Each worker has one at least, and they divide what there is.
+    if (!exp.slots.empty() && a.devices.empty())
+      return cannot_start(a, to, std::to_string(a.workers) + " workers need at least as many slots: the experiment has " +
+                                     std::to_string(few->size()), exit_wrong_use);
+    chosen = choose_slots(exp, a.workers, a.devices, devices);
+  }
   if (auto* faults = std::get_if<std::vector<core::error>>(&chosen))
     return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
   auto slots = std::get<std::vector<gpu::slot_options>>(std::move(chosen));
-  for (auto n = slots.size(); slots.size() < a.workers;) { // each worker has one at least
-    auto more = slots[slots.size() - n];
-    more.index = static_cast<unsigned>(slots.size());
-    slots.push_back(std::move(more));
-  }
   std::string note;
   auto plan = plan_products(exp, *with.workloads, slots, resume ? directory : "", note);
   if (!note.empty())

@@ -46,7 +46,8 @@ choose_slots(const core::experiment& exp, std::optional<unsigned> count, const s
   if (!faults.empty())
     return faults;
   auto math = exp.math == "tf32" ? gpu::math_mode::tf32 : gpu::math_mode::fp32;
-  auto slots = gpu::make_slots(report, requested_slots(exp, count, devices, report), math, "/slots", faults);
+  auto slots = gpu::make_slots(report, requested_slots(exp, count, devices, report), math, "/slots", faults,
+                               gpu::available_host_memory());
   if (!faults.empty())
     return faults;
   return slots;

@@ -167,6 +167,30 @@ void lower(std::uint64_t& limit, const std::string& text) {
     limit = x;
 }
 
+/// The number behind `key` in a file of lines "key number" or "key: number kB"; 0: there is none.
+std::uint64_t number_of(const std::string& path, std::string_view key) {
+  std::ifstream in(path);
+  std::string word;
+  std::uint64_t x = 0;
+  for (std::string text; std::getline(in, text);)
+    if (std::istringstream line(text); line >> word >> x && word == key)
+      return x;
+  return 0;
+}
+
+/// What a group has left below its own limit.
+void read_memory(const std::string& folder, const char* limit_file, const char* used_file, std::string_view files,
+                 cgroup_limits& out) {
+  std::uint64_t limit = 0, used = 0;
+  lower(limit, first_line(folder + "/" + limit_file));
+  if (limit == 0)
+    return;
+  lower(out.memory_bytes, std::to_string(limit));
+  lower(used, first_line(folder + "/" + used_file));
+  used -= std::min(used, number_of(folder + "/memory.stat", files));
+  out.memory_left = std::min(out.memory_left, limit - std::min(limit, used));
+}
+
 void read_folder(const std::string& folder, cgroup_limits& out) {
   if (std::istringstream in(first_line(folder + "/cpu.max")); in) { // v2: "max 100000" or "150000 100000"
     double quota = 0, period = 0;
@@ -179,8 +203,8 @@ void read_folder(const std::string& folder, cgroup_limits& out) {
     if (quota >> q && period >> p && q > 0 && p > 0)
       lower(out.cpus, q / p);
   }
-  lower(out.memory_bytes, first_line(folder + "/memory.max"));
-  lower(out.memory_bytes, first_line(folder + "/memory.limit_in_bytes"));
+  read_memory(folder, "memory.max", "memory.current", "inactive_file", out);
+  read_memory(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", out);
 }
 
 } // namespace
@@ -212,6 +236,11 @@ cgroup_limits read_cgroup_limits(const std::string& root) {
     }
   }
   return out;
+}
+
+std::uint64_t available_memory(const cgroup_limits& limits, const std::string& root) {
+  const auto machine = number_of(root + "/proc/meminfo", "MemAvailable:") * 1024;
+  return machine == 0 ? 0 : std::max<std::uint64_t>(1, std::min(machine, limits.memory_left));
 }
 
 std::string cpu_name() {

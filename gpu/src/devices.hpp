@@ -19,8 +19,12 @@ std::uint64_t free_cuda_memory(const device_info& device);
 struct cgroup_limits {
   double cpus = 0;                ///< cores' worth of time; 0: no limit
   std::uint64_t memory_bytes = 0; ///< 0: no limit
+  std::uint64_t memory_left = UINT64_MAX; ///< below the limits, files that can be dropped counted as left
 };
 cgroup_limits read_cgroup_limits(const std::string& root = "/");
+
+/// What of the machine's memory can be had without paging (MemAvailable), and the cgroups allow; 0: not known.
+std::uint64_t available_memory(const cgroup_limits& limits, const std::string& root = "/");
 
 void add_cuda_versions(std::vector<library_version>& into);
 

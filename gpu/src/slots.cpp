@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "devices.hpp"
+
 namespace troupe::gpu {
 
 namespace {
@@ -29,8 +31,10 @@ std::uint64_t budget_of(const device_info& d, std::uint64_t milli) {
 
 } // namespace
 
+std::uint64_t available_host_memory() { return internal::available_memory(internal::read_cgroup_limits()); }
+
 std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
-                                     std::string_view where, std::vector<core::error>& faults) {
+                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available) {
   const auto before = faults.size();
   const auto fault = [&](core::errc code, std::size_t i, const std::string& text) {
     faults.push_back({code, std::string(where) + "/" + std::to_string(i) + text});
@@ -61,7 +65,8 @@ std::vector<slot_options> make_slots(const device_report& found, std::span<const
   for (const auto& w : wanted)
     slots += w.count;
   const auto host = std::find_if(found.devices.begin(), found.devices.end(), [](const auto& d) { return d.kind == device_kind::cpu; });
-  const auto pinned = host != found.devices.end() && slots > 0 ? host->memory_bytes / 4 / slots : 0;
+  const auto all = host != found.devices.end() ? host->memory_bytes : 0;
+  const auto pinned = slots > 0 ? (available != 0 ? std::min(available, all) : all) / 4 / slots : 0;
   std::vector<slot_options> out;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     auto& c = *of[i];

@@ -87,7 +87,7 @@ TEST_CASE("doctor lists devices and libraries and why no GPU is used") {
   CHECK(j["devices"][0]["kind"] == "cpu");
   CHECK(j["devices"][0]["cores"].size() >= 1);
   CHECK(j["devices"][0]["slot"]["memory_budget"] == 0); // no limit but the device's
-  CHECK(j["devices"][0]["slot"]["pinned_budget"] == j["devices"][0]["memory_bytes"].get<std::uint64_t>() / 4);
+  CHECK(j["devices"][0]["slot"]["pinned_budget"] == j["devices"][0]["memory_available"].get<std::uint64_t>() / 4);
   CHECK(contains(text.out, "slot budget"));
   CHECK_FALSE(j["libraries"]["CAF"]["version"].get<std::string>().empty());
   CHECK(contains(text.out, "No GPU is used") == (j["cuda_status"] != "ok"));
@@ -198,6 +198,12 @@ TEST_CASE("run prints one JSON object a line and the result last") {
     auto few = troupe(folder.path(), {"run", "e.json", "--workers", "3", "--slots", "2", "--device", "cpu", "--out", "few"});
     CHECK(few.status == 2);
     CHECK(contains(few.err, "3 workers need at least as many slots"));
+    auto own = short_experiment();
+    own.insert(own.find('{') + 1, R"("slots": [{"memory_bytes": 100000000}],)");
+    write_whole(folder / "own.json", own);
+    few = troupe(folder.path(), {"run", "own.json", "--workers", "2", "--out", "few"});
+    CHECK(few.status == 2);
+    CHECK(contains(few.err, "2 workers need at least as many slots: the experiment has 1"));
   }
 }
 

@@ -103,6 +103,17 @@ TEST_CASE("limits of control groups are read in both versions") {
   auto l = internal::read_cgroup_limits(root.string());
   CHECK(l.cpus == 1.5);
   CHECK(l.memory_bytes == 1048576);
+  CHECK(l.memory_left == 1048576);
+  write("sys/fs/cgroup/box/memory.current", "1000000");
+  write("sys/fs/cgroup/box/memory.stat", "anon 100000\ninactive_file 900000\nactive_file 7");
+  l = internal::read_cgroup_limits(root.string());
+  CHECK(l.memory_left == 948576);
+  CHECK(internal::available_memory(l, root.string()) == 0); // the machine does not say
+  write("proc/meminfo", "MemTotal:       900 kB\nMemAvailable:       800 kB\nBuffers: 1 kB");
+  CHECK(internal::available_memory(l, root.string()) == 800 * 1024);
+  write("sys/fs/cgroup/box/memory.current", "2000000"); // more than the limit, as it was lowered
+  l = internal::read_cgroup_limits(root.string());
+  CHECK(internal::available_memory(l, root.string()) == 1);
   fs::remove_all(root);
   write("proc/self/cgroup", "4:cpu,cpuacct:/job\n3:cpuset:/\n2:memory:/job");
   write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "400000");
@@ -112,5 +123,7 @@ TEST_CASE("limits of control groups are read in both versions") {
   l = internal::read_cgroup_limits(root.string());
   CHECK(l.cpus == 4);
   CHECK(l.memory_bytes == 2097152);
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "97152");
+  CHECK(internal::read_cgroup_limits(root.string()).memory_left == 2000000);
   fs::remove_all(root);
 }

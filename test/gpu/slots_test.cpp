@@ -70,6 +70,20 @@ TEST_CASE("slots may pin a quarter of the host's memory together or what each wa
   CHECK(a.slots[2].pinned_budget == 5000);
 }
 
+TEST_CASE("slots may pin a quarter of what other programs leave of the host's memory") {
+  const auto pinned = [](std::uint64_t available) {
+    std::vector<core::error> faults;
+    const std::vector<core::slot_request> wanted{{.device = "cuda", .count = 2}};
+    const auto slots = gpu::make_slots(machine(), wanted, gpu::math_mode::fp32, "/slots", faults, available);
+    REQUIRE(slots.size() == 2);
+    CHECK(slots[1].pinned_budget == slots[0].pinned_budget);
+    return slots[0].pinned_budget;
+  };
+  CHECK(pinned(std::uint64_t{4} << 30) == (std::uint64_t{1} << 30) / 2);
+  CHECK(pinned(std::uint64_t{64} << 30) == (std::uint64_t{16} << 30) / 4 / 2); // never more than a quarter of all
+  CHECK(gpu::available_host_memory() > 0);
+}
+
 TEST_CASE("CPU slots are pinned only where they have a share of their own and then to cores apart") {
   auto plain = ask({{.device = "cpu", .count = 2}});
   CHECK(plain.slots[0].cores.empty());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,13 @@ namespace troupe::gpu {
 /// A slot without `milli_share` has an equal part of what the others leave of its device. A GPU slot's budget is its share of
 /// the memory less 512 MiB for each process's CUDA context and libraries; a CPU slot has none unless it was given. A CPU slot with
 /// a share of its own is pinned to that part of the cores; others are not pinned, since other processes would be pinned to the
-/// same ones. All slots of this process together may pin a quarter of the host's memory, in equal parts, unless they were given their
-/// own. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
+/// same ones. All these slots together may pin a quarter of the host's memory, in equal parts, unless they were given their own; of
+/// `available` where that is given (`available_host_memory`), so that runs beside each other do not add up. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
 /// only if no fault was added.
 std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
-                                     std::string_view where, std::vector<core::error>& faults);
+                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available = 0);
+
+/// What this process could have of the host's memory now, without paging and within its control groups; 0: not known.
+std::uint64_t available_host_memory();
 
 } // namespace troupe::gpu
