@@ -1,5 +1,6 @@
 #include "troupe/gpu/context.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "backend.hpp"
@@ -239,15 +240,17 @@ bool context::should_yield() const noexcept {
 }
 
 std::chrono::steady_clock::time_point context::deadline() const noexcept {
-  if (deadline_ == std::chrono::steady_clock::time_point::max())
+  if (deadline_ == std::chrono::steady_clock::time_point::max() || impl_->moved() == 0)
     return deadline_;
-  return deadline_ + internal::computing_per_copy * internal::copy_time(impl_->moved());
+  return std::max(deadline_, deadline_set_ + internal::computing_per_copy * internal::copy_time(impl_->moved()));
 }
 
 void context::set_yield(const std::atomic<bool>* flag,
                         std::chrono::steady_clock::time_point deadline) noexcept {
   yield_flag_ = flag;
   deadline_ = deadline;
+  if (deadline != std::chrono::steady_clock::time_point::max())
+    deadline_set_ = std::chrono::steady_clock::now();
   impl_->forget_moved();
 }
 

@@ -316,9 +316,9 @@ TEST_CASE("on an emulated GPU captured members of several architectures in one b
   const std::vector<mixed_bench::kind> kinds{{hidden({4}), optimizer_kind::adamw}, {hidden({6}), optimizer_kind::adamw}};
   std::uint64_t seed = 50;
   for (const bool stage : {false, true}) {
-    mixed_bench m(kinds, true, room_for_one(kinds, true) + (stage ? 14'000 : 5000), 0, capture_mode::always, stage);
-    const auto did = random_mix(seed++, m, 70, 10);
-    CHECK(did.swaps_in > 10);
+    mixed_bench m(kinds, true, room_for_one(kinds, true) + (stage ? 12'500 : 2000), 0, capture_mode::always, stage);
+    const auto did = random_mix(seed++, m, 55, 7);
+    CHECK(did.swaps_in > 5);
     CHECK(did.launches > 0);
     CHECK(did.capture_fault.empty());
   }

@@ -285,8 +285,8 @@ public:
   /// Used by the slot: `flag` may be set from any thread; `deadline` is compared with the steady clock. Null
   /// flag: never asked.
   void set_yield(const std::atomic<bool>* flag, std::chrono::steady_clock::time_point deadline) noexcept;
-  /// The deadline, put off where groups made room for each other since it was set: what they compute lasts 50 times as long as
-  /// their copies.
+  /// The deadline, put off where groups made room for each other since it was set: it is no sooner than after 50 times what
+  /// their copies take.
   std::chrono::steady_clock::time_point deadline() const noexcept;
 
   internal::backend& impl() noexcept { return *impl_; }
@@ -307,7 +307,7 @@ private:
   mutable std::mutex mutex_; // guards the next one
   std::string capture_fault_;
   const std::atomic<bool>* yield_flag_ = nullptr;
-  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max(), deadline_set_{};
 };
 
 } // namespace troupe::gpu
