@@ -163,8 +163,8 @@ TEST_CASE("FAULTS row 31 a push that lands while its trainer restarts runs once 
     set_up s(exp, 2, what);
     auto run = s.start();
     const auto c = run->control();
-    REQUIRE(s.seen->wait([](const recorder& r) { return r.started(); }));
-    what->hold_builds("t0"); // its first life is built
+    REQUIRE(what->wait_until_held("t0")); // its first life is built
+    what->hold_builds("t0");
     what->release();
     REQUIRE(what->wait_until_building("t0"));
     auto pushing = c.push(to_all ? "" : "t0", {{"lr", 0.7}});

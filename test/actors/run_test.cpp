@@ -332,7 +332,7 @@ TEST_CASE("the place of a trainer that was to stop stays empty and so does one i
     what->fail("t0", 50);
     set_up s(exp, 1, what);
     auto run = s.start();
-    REQUIRE(s.seen->wait([](const recorder& r) { return r.started(); }));
+    REQUIRE(what->wait_until_held("t0")); // or it would be stopped before it fails
     auto stopping = run->control().stop();
     REQUIRE(run->control().status().get()); // it is on its way
     what->release();
