@@ -66,28 +66,36 @@ bool backend::spill_one(std::string& why) {
   return bytes > 0;
 }
 
+/// What stays on the device must leave room for whoever waits.
+void backend::check_stays(std::size_t bytes) const {
+  const auto all = spills_->sum();
+  const auto stays = kept() + all.stuck;
+  if (bytes <= limit_ && stays + all.floor <= limit_ - bytes)
+    return;
+  refuse(bytes, all.floor == 0 || bytes > limit_ || stays > limit_ - bytes
+                    ? std::string{}
+                    : ", and of what can give way " + std::to_string(all.floor) + " must stay for the trainers that take turns in it");
+}
+
 void backend::make_room(std::size_t bytes) {
   if (limit_ == 0)
     return;
-  if (!lent_) { // what stays must leave room for whoever waits
-    const auto all = spills_->sum();
-    const auto stays = kept() + all.stuck;
-    if (bytes > limit_ || stays + all.floor > limit_ - bytes)
-      refuse(bytes, all.floor == 0 || bytes > limit_ || stays > limit_ - bytes
-                        ? std::string{}
-                        : ", and of what can give way " + std::to_string(all.floor) + " must stay for the trainers that take turns in it");
-  }
+  if (!lent_)
+    check_stays(bytes);
   if (fits(bytes))
     return;
   if (spill_before_ == spillable::never) { // nobody goes in vain
-    const auto could = spills_->sum().could_give;
-    if (bytes > limit_ || used() - std::min(could, used()) > limit_ - bytes)
+    const auto could = spills_->sum().could_give, now = used(); // other threads release
+    if (bytes > limit_ || now - std::min(could, now) > limit_ - bytes)
       refuse(bytes, {});
   }
   std::string why;
-  while (!fits(bytes))
+  while (!fits(bytes)) {
     if (!spill_one(why))
       refuse(bytes, why.empty() ? why : "; nor can states of other trainers go: " + why);
+    if (!lent_) // whoever went has pinned memory that others would have needed to go
+      check_stays(bytes);
+  }
 }
 
 std::string backend::memory_in_use() const {

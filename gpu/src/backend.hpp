@@ -182,6 +182,7 @@ private:
   }
   bool by_budget() const noexcept { return budget_ != 0 && limit_ == budget_; } ///< where `limit_` comes from
   std::string in_use() const;
+  void check_stays(std::size_t bytes) const;
   void make_room(std::size_t bytes);
   bool spill_one(std::string& why);
   [[noreturn]] void refuse(std::size_t bytes, const std::string& why) const;

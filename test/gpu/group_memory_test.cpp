@@ -324,3 +324,35 @@ TEST_CASE("on an emulated GPU captured members of several architectures in one b
   }
 }
 #endif
+
+TEST_CASE("what stays is refused where room for it would leave states that can no longer go no room to come back") {
+  const std::vector<mixed_bench::kind> kinds{{hidden({24, 16}), optimizer_kind::sgd, 1}, {hidden({24, 17}), optimizer_kind::sgd, 1}};
+  mixed_bench m(kinds, false, 1 << 20);
+  std::uint64_t states = 0;
+  for (const std::size_t k : {0U, 1U}) {
+    m.join(k, k);
+    const auto one = m.group(k).memory_bytes();
+    for (std::uint64_t i = 1; i < 8; ++i)
+      m.join(k, 10 * k + i);
+    if (k == 1)
+      states = m.group(k).memory_bytes() - one;
+  }
+  const auto used = m.b.ctx.memory_used(), pinned = states / 7 * 8 + 4096; // one kind may go, not both
+  mixed_bench t(kinds, false, used + 1000, pinned);
+  for (const std::size_t k : {0U, 1U})
+    for (std::uint64_t i = 0; i < 8; ++i)
+      t.join(k, 10 * k + i);
+  REQUIRE(t.b.ctx.snapshot().swaps_out == 0);
+  t.train(0, 1);
+  t.train(1, 1);
+  buffer taken; // for good, as much as is given
+  for (auto bytes = used; !taken && bytes > 1000; bytes -= 1000)
+    (void)thrown_text([&] { taken = t.b.ctx.allocate(bytes); });
+  CHECK(t.b.ctx.snapshot().swaps_out > 0);
+  for (int round = 0; round < 3; ++round) {
+    t.train(0, 1);
+    t.train(1, 1);
+  }
+  for (const auto& x : t.all)
+    t.check(x);
+}
