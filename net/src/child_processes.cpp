@@ -110,15 +110,17 @@ child_processes::~child_processes() {
 void child_processes::reap(std::size_t index) {
   auto& c = children_[index];
   int status = 0;
+  bool told = false;
   {
     std::lock_guard lock{mutex_};
     while (::waitpid(c.pid, &status, 0) < 0 && errno == EINTR)
       ;
     c.alive = false;
+    told = c.killed || (!c.lifeline && !WIFSIGNALED(status));
   }
   c.lifeline.reset();
   c.process.reset();
-  then_(index, describe(status));
+  then_(index, describe(status), told);
 }
 
 void child_processes::wait_for_ends() {
@@ -165,8 +167,11 @@ void child_processes::wait_for_ends() {
 
 void child_processes::kill(std::size_t index) {
   std::lock_guard lock{mutex_};
-  if (children_[index].alive)
-    ::kill(children_[index].pid, SIGKILL);
+  auto& c = children_[index];
+  if (c.alive) {
+    c.killed = true;
+    ::kill(c.pid, SIGKILL);
+  }
 }
 
 void child_processes::stop(std::chrono::milliseconds grace) {

@@ -29,8 +29,9 @@ public:
     std::vector<std::string> command; ///< program (a path) and arguments
     std::string input;                ///< first bytes on standard input, at most 4096
   };
-  /// `how`: "exited with status 3", "was killed by signal 9". Called on the object's thread.
-  using ended = std::function<void(std::size_t index, const std::string& how)>;
+  /// `how`: "exited with status 3", "was killed by signal 9". `told`: it ended because `kill` or `stop` was called; one that a signal
+  /// of somebody else ends was not told. Called on the object's thread.
+  using ended = std::function<void(std::size_t index, const std::string& how, bool told)>;
 
   /// Starts all or none.
   static core::result<std::unique_ptr<child_processes>> start(std::vector<spec> what, ended then);
@@ -49,14 +50,14 @@ private:
     pid_t pid = 0;
     unique_fd process;  ///< readable once it has ended
     unique_fd lifeline; ///< our end of its standard input
-    bool alive = false;
+    bool alive = false, killed = false; ///< `killed`: by `kill`
   };
   child_processes() = default;
   core::result<void> spawn(const spec& what, child& into);
   void wait_for_ends();
   void reap(std::size_t index);
 
-  std::mutex mutex_; // guards `alive` against kill
+  std::mutex mutex_; // guards `alive` and `killed`
   std::vector<child> children_;
   ended then_;
   unique_fd wake_;

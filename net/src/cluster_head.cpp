@@ -70,8 +70,6 @@ struct cluster_head::impl {
 };
 
 void cluster_head::impl::on_change(std::uint32_t number, worker_state now, const std::string& note) {
-  if (stopping && now == worker_state::lost)
-    now = worker_state::left; // as it was told to
   {
     std::lock_guard lock{mutex};
     auto& w = workers.at(number - 1);
@@ -114,7 +112,11 @@ core::result<void> cluster_head::impl::open() {
     expected.push_back(std::move(w));
   }
   gatekeeper_events events;
-  events.changed = [this](std::uint32_t n, worker_state now, const std::string& note) { on_change(n, now, note); };
+  events.changed = [this](std::uint32_t n, worker_state now, const std::string& note) {
+    if (now == worker_state::lost && stopping)
+      return; // connections go as they were told to; how its process ends says what became of the worker
+    on_change(n, now, note);
+  };
   events.log = [this](const std::string& line) { log("gatekeeper: " + line); };
   events.stopping = [this] { return stopping.load(); };
   gatekeeper = spawn_gatekeeper(*system, gate{secret, std::move(expected)}, std::move(events));
@@ -138,10 +140,10 @@ core::result<void> cluster_head::impl::start_children() {
                                      {"timeout_ms", options.connection_timeout.count()}};
     specs.push_back({options.command, handed_over.dump() + "\n"});
   }
-  auto started = child_processes::start(std::move(specs), [this](std::size_t i, const std::string& how) {
-    const bool expected = stopping;
-    on_change(static_cast<std::uint32_t>(i + 1), expected ? worker_state::left : worker_state::lost,
-              expected ? std::string{} : "its process " + how);
+  // Also one that died before it was told to leave, whoever hears first that the run is over because of that.
+  auto started = child_processes::start(std::move(specs), [this](std::size_t i, const std::string& how, bool told) {
+    on_change(static_cast<std::uint32_t>(i + 1), told ? worker_state::left : worker_state::lost,
+              told ? std::string{} : "its process " + how);
   });
   if (!started)
     return started.error();

@@ -18,11 +18,13 @@ struct ends {
   std::mutex mutex;
   std::condition_variable more;
   std::map<std::size_t, std::string> how;
+  std::map<std::size_t, bool> was_told;
 
   child_processes::ended sink() {
-    return [this](std::size_t i, const std::string& text) {
+    return [this](std::size_t i, const std::string& text, bool told) {
       std::lock_guard lock{mutex};
       how[i] = text;
+      was_told[i] = told;
       more.notify_all();
     };
   }
@@ -50,8 +52,24 @@ TEST_CASE("children tell how they ended") {
   CHECK(e.wait_for(0) == "exited with status 3");
   CHECK(e.wait_for(1) == "was killed by signal 9");
   CHECK(e.wait_for(2) == "exited with status 0");
-  for (std::size_t i = 0; i < 3; ++i)
+  for (std::size_t i = 0; i < 3; ++i) {
     CHECK_FALSE(exists((*x)->pid(i)));
+    CHECK_FALSE(e.was_told[i]);
+  }
+}
+
+TEST_CASE("a child that died by itself is told from one that was stopped however late that is heard") {
+  ends e;
+  auto x = child_processes::start(
+      {shell("kill -9 $$"), shell("cat >/dev/null; exit 5"), shell("cat >/dev/null; kill -9 $$"), shell("exec sleep 1000")}, e.sink());
+  REQUIRE(x);
+  (*x)->kill(3);
+  (*x)->stop(20s);
+  CHECK(e.how[0] == "was killed by signal 9");
+  CHECK(e.how[1] == "exited with status 5");
+  CHECK(e.how[2] == "was killed by signal 9");
+  CHECK(e.how[3] == "was killed by signal 9");
+  CHECK(e.was_told == std::map<std::size_t, bool>{{0, false}, {1, true}, {2, false}, {3, true}});
 }
 
 TEST_CASE("the end of a child's input tells it to go") {
