@@ -66,12 +66,11 @@ bool backend::spill_one(std::string& why) {
   return bytes > 0;
 }
 
-/// What stays on the device must leave room for whoever waits.
 void backend::check_stays(std::size_t bytes) const {
   const auto all = spills_->sum();
-  const auto stays = kept() + all.stuck;
-  if (bytes <= limit_ && stays + all.floor <= limit_ - bytes)
+  if (leaves_room(bytes, all))
     return;
+  const auto stays = kept() + all.stuck;
   refuse(bytes, all.floor == 0 || bytes > limit_ || stays > limit_ - bytes
                     ? std::string{}
                     : ", and of what can give way " + std::to_string(all.floor) + " must stay for the trainers that take turns in it");
@@ -118,11 +117,26 @@ void backend::refuse(std::size_t bytes, const std::string& why) const {
                       (by_budget() ? ", or raise its budget" : "") + (stuck > 0 && by_budget() ? " or its pinned_bytes" : ""));
 }
 
+void backend::check_pinned(std::uint64_t bytes) {
+  if (limit_ == 0 || host_cap_ == 0 || !spills_->anyone_waits() || !leaves_room(0, spills_->sum()))
+    return;
+  host_wanted_ = bytes;
+  const auto all = spills_->sum();
+  host_wanted_ = 0;
+  if (!leaves_room(0, all))
+    throw out_of_memory(label_ + ": " + std::to_string(bytes) + " bytes of pinned host memory were requested, " +
+                        std::to_string(host_used()) + " of the slot's " + std::to_string(host_cap_) +
+                        " bytes are in use, and what is left must stay for " + std::to_string(all.stuck) +
+                        " bytes of states that make room for others; place fewer trainers on this slot, or raise its pinned_bytes");
+}
+
 void* backend::acquire_host(std::size_t bytes) {
   if (capturing_)
     throw std::logic_error(label_ + ": work that is captured may not allocate; take its memory before");
   if (pending_.load(std::memory_order_acquire))
     collect();
+  if (!states_go_)
+    check_pinned(bytes);
   if (const auto kept = kept_.find(bytes); kept != kept_.end()) {
     void* p = kept->second;
     synchronize(); // a copy of its last user may be under way

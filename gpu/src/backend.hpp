@@ -115,8 +115,11 @@ public:
   /// Memory within the budget, of `kind_of_next`. Holders of `spills` make room for it. What is kept leaves room for each of
   /// them to work. Throws `out_of_memory` with the numbers, `std::logic_error` while capturing.
   void* acquire(std::size_t bytes);
-  /// Pinned memory within its cap, from blocks kept for reuse where one fits.
+  /// Pinned memory within its cap, from blocks kept for reuse where one fits. Checked by `check_pinned`, but for states that go.
   void* acquire_host(std::size_t bytes);
+  /// Throws `out_of_memory` if states could go no longer once so much more is pinned, and those who wait would then have no room to
+  /// come back.
+  void check_pinned(std::uint64_t bytes);
   /// Any thread: counted as free at once; handed back by the owner, at the next `acquire` or `collect`.
   void release(void* data, std::size_t bytes, memory_kind kind) noexcept;
   /// Hands back what other threads released.
@@ -130,7 +133,8 @@ public:
   memory_kind kind_of_next() const noexcept { return lent_ ? memory_kind::lent : memory_kind::kept; }
   /// Whether so much pinned memory is within its cap.
   bool has_host_room(std::uint64_t bytes) const noexcept {
-    return host_cap_ == 0 || (bytes <= host_cap_ && host_used() <= host_cap_ - bytes);
+    const auto used = host_used() + host_wanted_;
+    return host_cap_ == 0 || (bytes <= host_cap_ && used <= host_cap_ - bytes);
   }
   /// Bytes moved because holders of `spills` need each other's room. Counted by those who move them.
   std::uint64_t moved() const noexcept { return moved_; }
@@ -170,6 +174,7 @@ protected:
 
 private:
   friend class lent_scope;
+  friend class states_go;
   struct released {
     void* data;
     std::size_t bytes;
@@ -182,6 +187,10 @@ private:
   }
   bool by_budget() const noexcept { return budget_ != 0 && limit_ == budget_; } ///< where `limit_` comes from
   std::string in_use() const;
+  /// What stays on the device, and so much more, leaves room for whoever waits.
+  bool leaves_room(std::size_t bytes, const spill_list::sums& all) const noexcept {
+    return bytes <= limit_ && kept() + all.stuck + all.floor <= limit_ - bytes;
+  }
   void check_stays(std::size_t bytes) const;
   void make_room(std::size_t bytes);
   bool spill_one(std::string& why);
@@ -201,6 +210,8 @@ private:
   bool lent_ = false; // what is acquired next
   std::uint64_t spill_before_ = spillable::never;
   std::uint64_t moved_ = 0;
+  std::uint64_t host_wanted_ = 0; // counts as used, for a moment
+  bool states_go_ = false;
   std::atomic<std::uint64_t> host_used_{0}; // in living buffers
   std::atomic<std::uint64_t> host_held_{0}; // taken from the system
   std::multimap<std::size_t, void*> kept_;  // pinned blocks for reuse, by size; the owner's
@@ -231,6 +242,19 @@ private:
   backend& backend_;
   bool lent_;
   std::uint64_t before_;
+};
+
+/// For its life, pinned memory is taken for states and was checked before, or they must go.
+class states_go {
+public:
+  explicit states_go(backend& b) noexcept : backend_(b), before_(std::exchange(b.states_go_, true)) {}
+  ~states_go() { backend_.states_go_ = before_; }
+  states_go(const states_go&) = delete;
+  states_go& operator=(const states_go&) = delete;
+
+private:
+  backend& backend_;
+  bool before_;
 };
 
 std::shared_ptr<backend> make_cpu_backend(const slot_options& options);

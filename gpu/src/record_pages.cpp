@@ -78,8 +78,10 @@ void record_pages::add_page() {
   };
   try {
     const bool at_once = none_waits && free >= 0;
-    if (!at_once || anyone_waits)
+    if (!at_once || anyone_waits) {
+      check_hosts(lacking_host_bytes());
       take_hosts();
+    }
     if (at_once) {
       frames_[static_cast<std::size_t>(free)].page = pages() - 1;
       pages_.back().frame = free;
@@ -100,10 +102,23 @@ std::uint64_t record_pages::lacking_host_bytes() const noexcept {
   return static_cast<std::uint64_t>(n) * page_bytes();
 }
 
-bool record_pages::can_spill() const noexcept { return ctx_.impl().has_host_room(lacking_host_bytes()); }
+bool record_pages::can_spill() const noexcept { return hosting_ || ctx_.impl().has_host_room(lacking_host_bytes()); }
+
+/// Whether so much may be pinned for them: others may need it to make room for those who wait.
+void record_pages::check_hosts(std::uint64_t bytes) {
+  hosting_ = true;
+  try {
+    ctx_.impl().check_pinned(bytes);
+  } catch (...) {
+    hosting_ = false;
+    throw;
+  }
+  hosting_ = false;
+}
 
 /// From now on any page may have to give way. All or none: a page that is refused leaves the others' pinned memory to others.
 void record_pages::take_hosts() {
+  const states_go unchecked(ctx_.impl());
   std::vector<buffer> made;
   const auto lacks = [](const page& p) { return !p.host; };
   made.reserve(static_cast<std::size_t>(std::count_if(pages_.begin(), pages_.end(), lacks)));
@@ -181,8 +196,11 @@ void record_pages::resize(std::int64_t rows, std::int64_t kept) {
   std::string no_room;
   const auto take_host = [&] {
     try {
-      if (!pages.front().host)
-        pages.front().host = ctx_.allocate_host(bytes);
+      if (pages.front().host)
+        return;
+      check_hosts(bytes);
+      const states_go unchecked(ctx_.impl());
+      pages.front().host = ctx_.allocate_host(bytes);
     } catch (const out_of_memory& e) {
       throw no_turns(no_room, e);
     }

@@ -112,6 +112,7 @@ private:
   void occupy(std::int64_t p, std::int64_t f);
   void use(std::int64_t p);
   std::uint64_t lacking_host_bytes() const noexcept;
+  void check_hosts(std::uint64_t bytes);
   void take_hosts();
   void remove_frame(std::int64_t f) noexcept;
   void give_back() noexcept;
@@ -124,6 +125,7 @@ private:
   std::int64_t shared_ = 0;   ///< so many frames lie in the first slab, if divided
   bool divided_ = false;
   std::int64_t hosted_ = 0;   ///< pages when the newest place in pinned memory was taken; 0: none has one
+  bool hosting_ = false;      ///< these states will have their pinned memory
   std::int64_t in_use_ = -1;
   std::uint64_t refused_at_ = std::numeric_limits<std::uint64_t>::max(); ///< so much was used when the device had less than the budget
   marker computed_;

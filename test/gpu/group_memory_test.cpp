@@ -356,3 +356,35 @@ TEST_CASE("what stays is refused where room for it would leave states that can n
   for (const auto& x : t.all)
     t.check(x);
 }
+
+TEST_CASE("pinned memory is refused that states need to make room for those who wait") {
+  const std::vector<mixed_bench::kind> kinds{{hidden({24, 16}), optimizer_kind::sgd, 1}, {hidden({24, 17}), optimizer_kind::sgd, 1}};
+  mixed_bench m(kinds, false, 1 << 20);
+  for (const std::size_t k : {0U, 1U})
+    for (std::uint64_t i = 0; i < 8; ++i)
+      m.join(k, 10 * k + i);
+  const auto used = m.b.ctx.memory_used(), pinned = std::uint64_t{16 * 8300};
+  mixed_bench t(kinds, false, used + 1000, pinned);
+  for (const std::size_t k : {0U, 1U})
+    for (std::uint64_t i = 0; i < 8; ++i)
+      t.join(k, 10 * k + i);
+  auto& ctx = t.b.ctx;
+  REQUIRE(ctx.snapshot().swaps_out == 0);
+  t.train(0, 1);
+  t.train(1, 1);
+  const auto taken = ctx.allocate(ctx.memory_free() + t.group(0).memory_bytes() - 2500);
+  CHECK(t.group(0).swaps());
+  CHECK_FALSE(t.group(1).swaps());
+  // So much is left that the second kind can't go beside it.
+  const auto left = pinned - ctx.snapshot().pinned_used;
+  const auto text = thrown_text([&] { (void)ctx.allocate_host(left - 30'000); });
+  CHECK(mentions(text, "bytes are in use, and what is left must stay for "));
+  CHECK(mentions(text, " bytes of states that make room for others; place fewer trainers on this slot, or raise its pinned_bytes"));
+  CHECK(ctx.allocate_host(1000));
+  for (int round = 0; round < 3; ++round) {
+    t.train(0, 1);
+    t.train(1, 1);
+  }
+  for (const auto& x : t.all)
+    t.check(x);
+}
