@@ -66,7 +66,9 @@ std::vector<slot_options> make_slots(const device_report& found, std::span<const
     slots += w.count;
   const auto host = std::find_if(found.devices.begin(), found.devices.end(), [](const auto& d) { return d.kind == device_kind::cpu; });
   const auto all = host != found.devices.end() ? host->memory_bytes : 0;
-  const auto pinned = slots > 0 ? (available != 0 ? std::min(available, all) : all) / 4 / slots : 0;
+  const auto quarter = (available != 0 ? std::min(available, all) : all) / 4;
+  // 0 would be no limit, just where nothing is left.
+  const auto pinned = slots == 0 || all == 0 ? 0 : std::max<std::uint64_t>(quarter / slots, 1);
   std::vector<slot_options> out;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     auto& c = *of[i];

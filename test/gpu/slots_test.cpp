@@ -81,6 +81,7 @@ TEST_CASE("slots may pin a quarter of what other programs leave of the host's me
   };
   CHECK(pinned(std::uint64_t{4} << 30) == (std::uint64_t{1} << 30) / 2);
   CHECK(pinned(std::uint64_t{64} << 30) == (std::uint64_t{16} << 30) / 4 / 2); // never more than a quarter of all
+  CHECK(pinned(1) == 1); // nothing is left: not 0, which is no limit
   CHECK(gpu::available_host_memory() > 0);
 }
 
