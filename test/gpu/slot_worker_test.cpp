@@ -321,7 +321,7 @@ TEST_CASE("closing ends after the step at hand and cancels the rest") {
   std::future<run_outcome> run_a, run_b;
   std::future<core::result<void>> task;
   {
-    slot_worker w(cpu_slot());
+    slot_worker w(cpu_slot(), one_long_slice); // the other gets no turn before
     run_a = start(w, a, forever);
     g.reached.wait();
     run_b = start(w, host(), 10);
