@@ -103,7 +103,7 @@ TEST_CASE("one child can be killed and the others live on") {
 
 TEST_CASE("a program that is not there is an error with its name and leaves nothing behind") {
   ends e;
-  auto x = child_processes::start({shell("cat"), {{"/no/such/program"}, {}}}, e.sink());
+  auto x = child_processes::start({shell("exec sleep 1000"), {{"/no/such/program"}, {}}}, e.sink());
   REQUIRE_FALSE(x);
   CHECK(x.error().text.find("/no/such/program") != std::string::npos);
   CHECK(e.wait_for(0) == "was killed by signal 9");
