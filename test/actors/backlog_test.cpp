@@ -20,21 +20,6 @@ using namespace troupe::test;
 
 namespace {
 
-template <class T>
-T good(std::future<core::result<T>> x) {
-  auto answer = x.get();
-  if (!answer)
-    FAIL(answer.error().text);
-  return std::move(*answer);
-}
-
-void wait_for_status(const run_control& c, const std::function<bool(const run_status&)>& until) {
-  const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!until(good(c.status())))
-    if (std::chrono::steady_clock::now() > enough)
-      FAIL("a state never came");
-}
-
 /// Stands until it is opened.
 class gate {
 public:

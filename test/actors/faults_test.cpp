@@ -20,22 +20,6 @@ namespace {
 
 constexpr std::uint64_t endless = 2'000'000'000;
 
-template <class T>
-T good(std::future<core::result<T>> x) {
-  auto answer = x.get();
-  if (!answer)
-    FAIL(answer.error().text);
-  return std::move(*answer);
-}
-
-/// One asks again until it is so; each answer is waited for.
-void wait_for_status(const run_control& c, const std::function<bool(const run_status&)>& until) {
-  const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!until(good(c.status())))
-    if (std::chrono::steady_clock::now() > enough)
-      FAIL("a state never came");
-}
-
 bool ended(run_session& run) { return run.wait_for(std::chrono::seconds(60)); }
 
 /// One of `n` trainers is the last to arrive at a sync point, and there it is to take the weights of another.

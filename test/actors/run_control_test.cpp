@@ -13,15 +13,6 @@ namespace {
 
 constexpr std::uint64_t endless = 2'000'000'000;
 
-/// The answer, which must be good.
-template <class T>
-T good(std::future<core::result<T>> x) {
-  auto answer = x.get();
-  if (!answer)
-    FAIL(answer.error().text);
-  return std::move(*answer);
-}
-
 } // namespace
 
 TEST_CASE("FAULTS row 1 an endless trainer hears every pause and its weights do not show them") {

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
 #include "troupe/actors/run.hpp"
@@ -155,5 +158,22 @@ private:
 
 std::map<std::string, std::uint64_t> hashes(const run_summary& x);
 const trainer_summary& find(const run_summary& x, const std::string& name);
+
+/// The answer, which must be good.
+template <class T>
+T good(std::future<core::result<T>> x) {
+  auto answer = x.get();
+  if (!answer)
+    FAIL(answer.error().text);
+  return std::move(*answer);
+}
+
+/// One asks again until it is so; each answer is waited for.
+inline void wait_for_status(const run_control& c, const std::function<bool(const run_status&)>& until) {
+  const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!until(good(c.status())))
+    if (std::chrono::steady_clock::now() > enough)
+      FAIL("a state never came");
+}
 
 } // namespace troupe::test
