@@ -12,7 +12,6 @@ spill_list::sums spill_list::sum() const noexcept {
     out.stuck += x->stuck();
     out.floor = std::max(out.floor, x->floor());
   }
-  out.any = !all_.empty();
   return out;
 }
 

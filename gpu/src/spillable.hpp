@@ -66,7 +66,6 @@ public:
   struct sums {
     std::uint64_t could_give = 0, stuck = 0;
     std::uint64_t floor = 0; ///< the largest
-    bool any = false;
   };
   sums sum() const noexcept;
   /// One piece, of those used before `before` the one used longest ago: its bytes; 0 if there is none. Where the system
