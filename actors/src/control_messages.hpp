@@ -23,7 +23,7 @@ struct supervisor_call {
 TROUPE_LOCAL_MESSAGE(supervisor_call)
 
 /// A delayed message to oneself; one of an older generation is void.
-enum class alarm_kind : std::uint8_t { deadline, clock, progress, time, slots, node_wait };
+enum class alarm_kind : std::uint8_t { deadline, clock, progress, time, slots, save, node_wait };
 inline std::string to_string(alarm_kind x) {
   switch (x) {
   case alarm_kind::deadline:
@@ -34,6 +34,8 @@ inline std::string to_string(alarm_kind x) {
     return "time";
   case alarm_kind::slots:
     return "slots";
+  case alarm_kind::save:
+    return "save";
   case alarm_kind::progress:
     return "progress";
   case alarm_kind::node_wait:

@@ -89,6 +89,9 @@ void coordinator::event(const std::string& kind, nlohmann::json details) {
 
 void coordinator::start(caf::actor supervisor) {
   supervisor_ = std::move(supervisor);
+  host_.store->on_failure([me = self_handle()](core::error why) {
+    post(me, [why = std::move(why)](coordinator& c) { c.fail_run(why); });
+  });
   for (auto& spec : exp_.trainers) {
     trainer t;
     t.spec = spec;
@@ -382,6 +385,10 @@ void coordinator::on_alarm(const alarm& x) {
     break;
   case alarm_kind::slots:
     keep_slots();
+    break;
+  case alarm_kind::save:
+    save_due_ = true;
+    save_if_due();
     break;
   case alarm_kind::node_wait:
     if (!launched_)

@@ -153,9 +153,18 @@ private:
     std::map<std::vector<core::trainer_id>, std::vector<core::sync_engine::apply>> for_mean; ///< wait for it
   };
 
+  /// Why a set of checkpoints is written.
+  enum class occasion : std::uint8_t {
+    sync_point, ///< after its decisions
+    time,       ///< none was written for as long as the experiment allows
+    leaving     ///< each gives its state as it stops
+  };
+
   /// A checkpoint set of which not every state has come.
   struct saving {
+    occasion why = occasion::sync_point;
     std::optional<core::sync_index> sync;
+    std::string lacks{}; ///< why it cannot be whole, so that it is not written; empty: it can
     std::vector<run_store::part> parts;
     std::vector<std::pair<core::trainer_id, state_ref>> held; ///< kept states that this set makes superfluous
     std::set<core::trainer_id> waiting;
@@ -287,18 +296,25 @@ private:
   void export_from(trainer& t, core::sync_index k, std::function<void(core::result<state_ref>)> then,
                    purpose what_for = purpose::other);
   void cancel_exports(trainer& t, const std::string& why);
-  void begin_saving(std::optional<core::sync_index> k);
+  void begin_saving(occasion why, std::optional<core::sync_index> k = std::nullopt);
   void ask_state_for(std::uint64_t number, trainer& t, core::sync_index k);
   void add_state(std::uint64_t number, const trainer& t, const state_ref& x, std::uint64_t step);
   void add_older_state(std::uint64_t number, const trainer& t);
   void take_older_states();
+  void take_older_states(std::uint64_t number, const std::function<bool(const trainer&)>& of);
+  bool time_set_comes_first();
+  void wake_for_saving();
+  void save_if_due();
   std::size_t sets_under_way() const;
   void leave_savings(const trainer& t);
   void end_is_recorded(core::trainer_id id);
   void write_if_complete(std::uint64_t number);
+  void let_go(const std::vector<std::pair<core::trainer_id, state_ref>>& held, bool written);
   void save_final(trainer& t, const state_ref& x, nlohmann::json details);
   void write_final(core::trainer_id id, core::checkpoint_ptr state, nlohmann::json details);
-  void end_final(core::trainer_id id, nlohmann::json details, const core::error& failure);
+  void end_final(core::trainer_id id, nlohmann::json details);
+  void final_not_written(core::trainer_id id, const core::error& why);
+  void final_lost(core::trainer_id id, const core::error& why);
 
   // coordinator_control.cpp
   core::result<std::vector<core::trainer_id>> targets(const std::string& who) const;
@@ -345,6 +361,7 @@ private:
   std::uint32_t writes_in_flight_ = 0; ///< of any kind: the run does not end before them
   std::uint64_t numbers_ = 0; ///< of operations, savings and gatherings
   std::map<std::uint64_t, saving> savings_;
+  bool save_due_ = false; ///< a set for time's sake, as soon as no round is being decided or applied
   std::set<core::trainer_id> ending_; ///< have finished, but it is not on record yet
   bool target_is_reported_ = false; ///< the number of the experiment's stop target, by somebody
   std::size_t unchecked_ = 0;       ///< live trainers that have reported nothing yet in this session

@@ -99,7 +99,7 @@ void coordinator::note_passing(core::sync_index k) {
     return;
   passed_.erase(passed_.begin(), passed_.upper_bound(k));
   if (saves_at(k) && sets_under_way() < max_sets_in_flight)
-    begin_saving(k);
+    begin_saving(occasion::sync_point, k);
 }
 
 void coordinator::decide_asynchronously(const trainer_ref& who, core::sync_index k, const core::decision& d) {

@@ -95,6 +95,7 @@ void coordinator::begin_all_if_ready() {
   host_.tell([s = status_now()](run_listener& l) { l.on_started(s); });
   keep_slots();
   wake_for_time();
+  wake_for_saving();
 }
 
 // -- enough
@@ -437,7 +438,7 @@ void coordinator::end(trainer& t, trainer_state as) {
   starting_first_.erase(t.id);
   leave_all(t, "it ended");
   leave_operations(t);
-  if (as != trainer_state::interrupted) {
+  if (as != trainer_state::interrupted && !ending_.contains(t.id)) { // until its last state is safe it may begin again
     drop(std::exchange(t.kept, {}));
     t.replay.clear();
   }
@@ -464,7 +465,7 @@ void coordinator::on_finished(const trainer_finished& x) {
   acknowledge(operation::kind::stop, *t, m.step);
   if (interrupting_ && x.stopped && x.reason == interrupted) { // not by a decision or a stop of before
     for (auto& [number, s] : savings_)
-      if (!s.sync && s.waiting.contains(t->id) && x.state) {
+      if (s.why == occasion::leaving && s.waiting.contains(t->id) && x.state) {
         s.held.emplace_back(t->id, x.state);
         add_state(number, *t, x.state, t->step);
         break;
@@ -511,7 +512,7 @@ void coordinator::interrupt() {
 void coordinator::interrupt_now() {
   interrupting_ = true;
   event("interrupted", {{"reason", run_failure_.text.empty() ? "asked to leave" : run_failure_.text}});
-  begin_saving(std::nullopt);
+  begin_saving(occasion::leaving);
   for (auto& t : trainers_) {
     if (!is_live(t.state))
       continue;

@@ -19,6 +19,8 @@ void coordinator::perform(core::sync_engine::actions as) {
   const auto now = engine_.current_phase();
   if (interrupt_asked_ && !interrupting_ && !ended_ && (now == phase::idle || now == phase::collecting))
     interrupt_now();
+  else
+    save_if_due();
 }
 
 // -- deciding
@@ -28,7 +30,7 @@ void coordinator::perform(core::sync_engine::actions as) {
 bool coordinator::saves_at(core::sync_index k) {
   const std::uint64_t every = exp_.checkpoints.every_syncs;
   if (!one_by_one_)
-    return every > 0 && (std::uint64_t{k} + 1) % every == 0;
+    return save_due_ || (every > 0 && (std::uint64_t{k} + 1) % every == 0);
   if (every == 0 || ++reports_since_save_ < every * live_ || sets_under_way() >= max_sets_in_flight)
     return false;
   reports_since_save_ = 0;
@@ -135,11 +137,11 @@ void coordinator::act(core::sync_engine::decide& x) {
 
 /// Nobody acts on a decision before it is written to the record.
 void coordinator::record_round() {
-  if (round_.saves && sets_in_flight_ >= max_sets_in_flight) {
+  round_.waits = false;
+  if (time_set_comes_first() || (round_.saves && sets_in_flight_ >= max_sets_in_flight)) {
     round_.waits = true;
     return;
   }
-  round_.waits = false;
   ++writes_in_flight_;
   host_.store->sync_point(round_.what, [me = self_handle(), k = round_.index](core::result<void> ok) {
     post(me, [k, ok](coordinator& c) {
@@ -352,7 +354,7 @@ void coordinator::act(core::sync_engine::resume& x) {
   for (const auto& [of, ref] : std::exchange(round_.means, {}))
     drop(ref);
   if (round_.saves)
-    begin_saving(x.index);
+    begin_saving(occasion::sync_point, x.index);
   for (const auto id : x.trainers) {
     auto& t = trainers_[id];
     if (!t.hdl)

@@ -43,30 +43,68 @@ void coordinator::cancel_exports(trainer& t, const std::string& why) {
 // -- checkpoint sets
 // ---------------------------------------------------------------------------------------------------------
 
-/// A set of what every live trainer is now: after the decisions of `k`, or, without `k`, what each one hands
-/// over when it stops.
-void coordinator::begin_saving(std::optional<core::sync_index> k) {
+/// A set of what every live trainer is now: after the decisions of `k`, between sync points, or what each one hands over when it stops.
+void coordinator::begin_saving(occasion why, std::optional<core::sync_index> k) {
   if (!host_.store->keeps_files())
     return; // newest states stay in memory
   take_older_states();
+  save_due_ = false;
+  wake_for_saving();
   const auto number = ++numbers_;
+  savings_[number].why = why;
   savings_[number].sync = k;
   // Who is not in a set must be on record as finished before it.
   savings_[number].waiting = ending_;
   for (auto& t : trainers_) {
     if (!is_live(t.state))
       continue;
-    if (t.hdl && !k) {
+    if (t.hdl && why == occasion::leaving) {
       savings_[number].waiting.insert(t.id);
-    } else if (t.kept && (!t.hdl || (t.kept_sync == k && !one_by_one_))) {
+    } else if (t.kept && (!t.hdl || (k && t.kept_sync == k && !one_by_one_))) {
       add_older_state(number, t);
     } else if (t.hdl) {
-      ask_state_for(number, t, *k);
+      ask_state_for(number, t, k.value_or(0));
     } else {
       add_older_state(number, t);
     }
   }
   write_if_complete(number);
+}
+
+/// Sets the alarm for the next set that is due by the clock.
+void coordinator::wake_for_saving() {
+  if (exp_.checkpoints.every_seconds > 0 && host_.store->keeps_files())
+    set_alarm(alarm_kind::save, std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(exp_.checkpoints.every_seconds)));
+}
+
+void coordinator::save_if_due() {
+  using phase = core::sync_engine::phase;
+  const auto now = engine_.current_phase();
+  if (!save_due_ || !begun_ || ended_ || interrupt_asked_ || (now != phase::idle && now != phase::collecting))
+    return; // a round that is being decided takes it over
+  if (sets_under_way() >= max_sets_in_flight)
+    return; // asked again when one is written
+  const bool news = std::any_of(trainers_.begin(), trainers_.end(), [](const trainer& t) {
+    return is_live(t.state) && !(t.state == trainer_state::paused && !t.saved.file.empty() && t.saved.step == t.step);
+  });
+  if (news) {
+    begin_saving(occasion::time);
+    return;
+  }
+  save_due_ = false;
+  wake_for_saving();
+}
+
+/// A set that was begun between two sync points is recorded before the next one's decisions, which are not in its states. True: one
+/// still waits for states. Whoever has not come to this sync point does not hold it up.
+bool coordinator::time_set_comes_first() {
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [number, s] : savings_)
+    if (s.why == occasion::time)
+      numbers.push_back(number);
+  for (const auto number : numbers)
+    take_older_states(number, [](const trainer& t) { return t.state != trainer_state::parked; });
+  return std::any_of(savings_.begin(), savings_.end(), [](const auto& s) { return s.second.why == occasion::time; });
 }
 
 void coordinator::ask_state_for(std::uint64_t number, trainer& t, core::sync_index k) {
@@ -104,13 +142,21 @@ void coordinator::take_older_states() {
   for (auto& [number, s] : savings_)
     if (!s.asked.empty())
       late.push_back(number);
-  for (const auto number : late) {
-    for (const auto id : std::exchange(savings_[number].asked, {})) {
-      savings_[number].waiting.erase(id);
-      add_older_state(number, trainers_[id]);
-    }
-    write_if_complete(number);
+  for (const auto number : late)
+    take_older_states(number, [](const trainer&) { return true; });
+}
+
+void coordinator::take_older_states(std::uint64_t number, const std::function<bool(const trainer&)>& of) {
+  auto& s = savings_[number];
+  const auto asked = s.asked;
+  for (const auto id : asked) {
+    if (!of(trainers_[id]))
+      continue;
+    s.asked.erase(id);
+    s.waiting.erase(id);
+    add_older_state(number, trainers_[id]);
   }
+  write_if_complete(number);
 }
 
 /// Those that have all their states or wait for these to arrive: the others are made to by the next one.
@@ -143,10 +189,16 @@ void coordinator::add_state(std::uint64_t number, const trainer& t, const state_
       if (i == c.savings_.end())
         return;
       i->second.waiting.erase(who.trainer);
-      if (state)
+      if (state) {
         i->second.parts.push_back({who, *state});
-      else
-        c.event("state_lost", {{"trainer", who.trainer}, {"reason", state.error().text}});
+      } else {
+        c.event("state_lost", {{"trainer", who.trainer}, {"name", who.name}, {"reason", state.error().text}});
+        // Without it a resumption would have this trainer begin anew, beside others that do not.
+        if (const auto& saved = c.trainers_[who.trainer].saved; !saved.file.empty())
+          i->second.parts.push_back({saved, nullptr});
+        else
+          i->second.lacks = "the state of " + who.name + " is lost: " + state.error().text;
+      }
       c.write_if_complete(number);
     });
   });
@@ -177,11 +229,16 @@ void coordinator::leave_savings(const trainer& t) {
 
 void coordinator::write_if_complete(std::uint64_t number) {
   const auto i = savings_.find(number);
-  if (i == savings_.end() || !i->second.waiting.empty())
+  if (ended_ || i == savings_.end() || !i->second.waiting.empty())
     return;
   auto s = std::move(i->second);
   savings_.erase(i);
-  if (s.parts.empty()) {
+  if (s.parts.empty() || !s.lacks.empty()) {
+    if (!s.lacks.empty())
+      event("set_left_out", {{"reason", s.lacks}});
+    let_go(s.held, false);
+    if (round_.waits)
+      record_round();
     check_end();
     return;
   }
@@ -196,35 +253,48 @@ void coordinator::write_if_complete(std::uint64_t number) {
         post(me, [set, held, pushed](coordinator& c) {
           --c.sets_in_flight_;
           --c.writes_in_flight_;
+          if (c.ended_)
+            return;
           if (set) {
             for (const auto& x : set->trainers)
               c.trainers_[x.trainer].saved = x;
             for (const auto& [id, what] : pushed)
               c.forget_pushes(c.trainers_[id], what.first, what.second);
             c.event("checkpoints_written", {{"set", set->number}, {"trainers", set->trainers.size()}});
-          } else {
-            c.event("checkpoints_failed", {{"reason", set.error().text}});
           }
-          for (const auto& [id, ref] : held) {
-            auto& t = c.trainers_[id];
-            if (!(t.kept == ref))
-              c.drop(ref); // exported for this set alone, or replaced meanwhile (then it is gone already)
-            else if (set && t.hdl)
-              c.drop(std::exchange(t.kept, {}));
-            else if (set) // its new life is on the way and begins with this
-              t.loading = std::exchange(t.kept, {});
+          c.let_go(held, set.has_value());
+          if (!set) { // training on would only add to what is lost
+            c.fail_run({set.error().code, "a set of checkpoints cannot be written: " + set.error().text});
+            return;
           }
           if (c.round_.waits)
             c.record_round();
+          c.save_if_due();
           c.check_end();
         });
       });
+  if (round_.waits)
+    record_round();
+}
+
+/// States that a set had kept in memory, now that it is `written` or will not be.
+void coordinator::let_go(const std::vector<std::pair<core::trainer_id, state_ref>>& held, bool written) {
+  for (const auto& [id, ref] : held) {
+    auto& t = trainers_[id];
+    if (!(t.kept == ref))
+      drop(ref); // exported for this set alone, or replaced meanwhile (then it is gone already)
+    else if (written && t.hdl)
+      drop(std::exchange(t.kept, {}));
+    else if (written) // its new life is on the way and begins with this
+      t.loading = std::exchange(t.kept, {});
+  }
 }
 
 // -- the end of one
 // --------------------------------------------------------------------------------------------------------------
 
-/// Its last state goes to final/NAME.safetensors; then its end is recorded.
+/// Its last state goes to final/NAME.safetensors; then its end is recorded. Before that it has not finished: where that state is lost
+/// it begins again, and where it cannot be written the run ends.
 void coordinator::save_final(trainer& t, const state_ref& x, nlohmann::json details) {
   if (!x) {
     event("trainer_finished", std::move(details));
@@ -238,7 +308,7 @@ void coordinator::save_final(trainer& t, const state_ref& x, nlohmann::json deta
       if (state)
         c.write_final(id, *state, details);
       else
-        c.end_final(id, details, state.error());
+        c.final_lost(id, state.error());
     });
   });
 }
@@ -250,30 +320,81 @@ void coordinator::write_final(core::trainer_id id, core::checkpoint_ptr state, n
     weights.add(tensor);
   trainers_[id].final_hash = core::content_hash(weights);
   if (!host_.store->keeps_files()) {
-    end_final(id, std::move(details), {});
+    end_final(id, std::move(details));
     return;
   }
   const auto file = "final/" + trainers_[id].spec.name + ".safetensors";
   details["file"] = file;
   host_.store->save_file(file, std::move(state), [me = self_handle(), id, details](core::result<void> ok) {
-    post(me,
-         [id, details, ok](coordinator& c) { c.end_final(id, details, ok ? core::error{} : ok.error()); });
+    post(me, [id, details, ok](coordinator& c) {
+      if (ok)
+        c.end_final(id, details);
+      else
+        c.final_not_written(id, ok.error());
+    });
   });
 }
 
-void coordinator::end_final(core::trainer_id id, nlohmann::json details, const core::error& failure) {
-  if (!failure.text.empty()) {
-    details.erase("file");
-    details["not_saved"] = failure.text;
-  }
+void coordinator::end_final(core::trainer_id id, nlohmann::json details) {
   event("trainer_finished", std::move(details));
   --writes_in_flight_;
   end_is_recorded(id);
   check_end();
 }
 
+void coordinator::final_not_written(core::trainer_id id, const core::error& why) {
+  --writes_in_flight_;
+  if (ended_)
+    return;
+  auto& t = trainers_[id];
+  t.state = trainer_state::interrupted;
+  t.reason.clear();
+  t.final_hash = 0;
+  fail_run({why.code, "the last state of trainer " + t.spec.name + " cannot be written: " + why.text});
+}
+
+/// The process that had it is gone.
+void coordinator::final_lost(core::trainer_id id, const core::error& why) {
+  --writes_in_flight_;
+  if (ended_)
+    return;
+  auto& t = trainers_[id];
+  const core::error lost{why.code, "its last state was lost before it was saved: " + why.text};
+  event("trainer_failed", {{"trainer", t.id},
+                           {"name", t.spec.name},
+                           {"incarnation", t.incarnation},
+                           {"step", t.step},
+                           {"reason", lost.text},
+                           {"blameless", true},
+                           {"final", false}});
+  t.failure = lost;
+  t.reason.clear();
+  t.state = trainer_state::restarting;
+  ++t.incarnation;
+  ++live_;
+  unchecked_ += t.rules_checked ? 0 : 1;
+  ending_.erase(id);
+  std::vector<std::uint64_t> waiting; // sets that its end was to be on record before
+  for (auto& [number, s] : savings_)
+    if (s.waiting.erase(id) > 0)
+      waiting.push_back(number);
+  for (const auto number : waiting)
+    add_older_state(number, t);
+  if (interrupting_) {
+    end(t, trainer_state::interrupted);
+  } else {
+    launch(t);
+  }
+  for (const auto number : waiting)
+    write_if_complete(number);
+  check_end();
+}
+
 void coordinator::end_is_recorded(core::trainer_id id) {
   ending_.erase(id);
+  auto& t = trainers_[id];
+  drop(std::exchange(t.kept, {}));
+  t.replay.clear();
   std::vector<std::uint64_t> waiting;
   for (auto& [number, s] : savings_)
     if (s.waiting.erase(id) > 0)

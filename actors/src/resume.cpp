@@ -100,14 +100,39 @@ core::result<void> read_decisions(const std::string& directory, resumed_run& out
   return {};
 }
 
+std::string list_of(const std::vector<core::error>& faults) {
+  std::string out;
+  for (const auto& f : faults)
+    out += "\n  " + f.text;
+  return out;
+}
+
+/// What was trained is not thrown away without a word.
+core::result<void> may_begin(const std::string& directory, const core::run_record& record, const core::resume_point& from,
+                             bool from_start) {
+  if (from.other_format)
+    return core::error{core::errc::refused, "'" + directory + "' cannot be gone on with by this version of Troupe:" + list_of(from.damage)};
+  if (!from.set && !record.sets.empty() && !from_start)
+    return core::error{core::errc::refused, "no set of checkpoints of '" + directory + "' can be used:" + list_of(from.damage) +
+                                                "\nPut its files back, or begin again at step 0 (`troupe resume --from-start`; "
+                                                "run_options::from_start in a program)"};
+  if (from_start && from.set)
+    return core::error{core::errc::refused, "checkpoint set " + std::to_string(record.sets[*from.set].set.number) + " of '" + directory +
+                                                "' can be used: go on from it, without beginning at step 0"};
+  return {};
+}
+
 } // namespace
 
 core::result<resumed_run> read_resumed(const std::string& directory, core::experiment& exp,
                                        const core::experiment_checkers& checkers,
-                                       std::vector<core::error>& damage) {
+                                       bool from_start, std::vector<core::error>& damage) {
   auto record = core::read_run(directory);
   if (!record)
     return record.error();
+  if (record->experiment_changed)
+    return core::error{core::errc::refused, "'" + directory + "/experiment.json' was changed after the run began, and what was trained "
+                                            "does not belong to it: put the old text back, or begin a new run with the new one"};
   resumed_run out;
   using status = core::trainer_record::status;
   for (const auto& t : record->trainers) {
@@ -135,7 +160,12 @@ core::result<resumed_run> read_resumed(const std::string& directory, core::exper
     }
     return out;
   }
-  const auto newest = core::newest_usable_set(directory, *record, damage);
+  const auto from = core::find_resume_point(directory, *record);
+  damage = from.damage;
+  if (auto ok = may_begin(directory, *record, from, from_start); !ok)
+    return ok.error();
+  const auto& newest = from.set;
+  out.next_set = record->next_set;
   // What happened after the set happens again: the record counts up to it.
   auto then = core::read_run(directory, newest ? record->sets[*newest].position : 0);
   if (!then)
@@ -147,7 +177,8 @@ core::result<resumed_run> read_resumed(const std::string& directory, core::exper
       out.saved[t.trainer] = t;
     out.last_sync = then->last_sync;
     for (std::size_t i = 0; i <= *newest; ++i)
-      out.sets.push_back(record->sets[i].set);
+      if (record->sets[i].missing.empty())
+        out.sets.push_back(record->sets[i].set);
     if (auto ok = read_decisions(directory, out); !ok)
       return ok.error();
   }

@@ -169,6 +169,7 @@ struct run_session::impl {
   std::shared_ptr<run_control::link> link = std::make_shared<run_control::link>();
   std::shared_ptr<std::promise<run_summary>> promise = std::make_shared<std::promise<run_summary>>();
   std::shared_future<run_summary> ended = promise->get_future().share();
+  std::optional<resumption> resumed;
   caf::actor coordinator_hdl, supervisor_hdl;
   node_agent_actor agent;
 
@@ -259,9 +260,20 @@ core::result<void> check(const run_options& o) {
   if (o.slots.empty() && o.other_nodes == 0)
     return core::error{core::errc::invalid_argument,
                        "there are no slots: neither here nor in other processes"};
+  if (o.from_start && !o.resume)
+    return core::error{core::errc::invalid_argument, "only a run that is gone on with can be told to begin at step 0"};
   if (o.resume && o.directory.empty())
     return core::error{core::errc::invalid_argument, "only a run with a directory can be gone on with"};
   return {};
+}
+
+nlohmann::json details_of(const resumption& x) {
+  nlohmann::json out{{"step", x.step}};
+  if (x.set)
+    out["set"] = *x.set;
+  for (const auto& d : x.damage)
+    out["damage"].push_back(d.text);
+  return out;
 }
 
 } // namespace
@@ -280,7 +292,7 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
   std::vector<core::error> damage;
   const auto text = o.exp; // as in the file, before trainers are added: the record must match it
   if (o.resume) {
-    auto resumed = read_resumed(o.directory, o.exp, checkers_of(*o.workloads, *o.policies), damage);
+    auto resumed = read_resumed(o.directory, o.exp, checkers_of(*o.workloads, *o.policies), o.from_start, damage);
     if (!resumed)
       return resumed.error();
     host->resumed = std::move(*resumed);
@@ -312,17 +324,19 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
     return store.error();
   host->store = std::move(*store);
   if (host->resumed)
-    host->store->known_sets(host->resumed->sets);
+    host->store->known_sets(host->resumed->sets, host->resumed->next_set);
   host->blobs = o.blobs ? o.blobs : std::make_shared<blob_store>();
   host->listening = std::make_unique<job_thread>("troupe listener");
   x->host = host;
   if (o.resume) {
-    nlohmann::json details = nlohmann::json::object();
-    if (host->resumed->set)
-      details["set"] = *host->resumed->set;
-    for (const auto& d : damage)
-      details["damage"].push_back(d.text);
-    host->store->event("gone_on", std::move(details));
+    auto& from = x->resumed.emplace();
+    from.set = host->resumed->set;
+    for (const auto& [t, saved] : host->resumed->saved)
+      from.step = std::max(from.step, saved.step);
+    from.damage = std::move(damage);
+    const auto details = details_of(from);
+    host->tell_event("gone_on", details);
+    host->store->event("gone_on", details);
   }
 
   // Devices first: the costliest and likeliest to fail.
@@ -380,6 +394,8 @@ run_control run_session::control() const {
   c.link_ = impl_->link;
   return c;
 }
+
+const std::optional<resumption>& run_session::resumed() const noexcept { return impl_->resumed; }
 
 run_summary run_session::wait() { return impl_->ended.get(); }
 

@@ -1,8 +1,6 @@
 #include "run_store.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -18,20 +16,50 @@ core::result<std::unique_ptr<run_store>> run_store::open(const std::string& dire
       return opened.error();
     writer = std::move(*opened);
   }
-  return std::unique_ptr<run_store>(new run_store(directory, std::move(writer)));
+  auto out = std::unique_ptr<run_store>(new run_store(directory, std::move(writer)));
+  for (const auto& t : exp.trainers)
+    out->names_.insert(t.name);
+  return out;
 }
+
+namespace {
+
+/// Of the disk, beside a set's states: for what the record still has to say.
+constexpr std::uint64_t room_for_record = 64 << 10;
+
+core::error about(const std::string& what, const core::error& why) { return {why.code, what + ": " + why.text}; }
+
+} // namespace
 
 run_store::run_store(std::string directory, std::unique_ptr<core::run_writer> writer)
     : directory_(std::move(directory)), writer_(std::move(writer)), thread_("troupe store") {}
 
 run_store::~run_store() = default;
 
+void run_store::on_failure(std::function<void(core::error)> tell) {
+  thread_.post([this, tell = std::move(tell)]() mutable {
+    if (!event_failure_.text.empty())
+      tell(event_failure_);
+    on_failure_ = std::move(tell);
+  });
+}
+
+/// Something that nobody waits for is not on record, so nothing that follows may be.
+void run_store::failed(const core::error& why) {
+  if (!event_failure_.text.empty())
+    return;
+  event_failure_ = about("the record cannot be written", why);
+  if (on_failure_)
+    on_failure_(event_failure_);
+}
+
+core::result<void> run_store::healthy(core::result<void> ok) const {
+  return ok && !event_failure_.text.empty() ? core::result<void>(event_failure_) : ok;
+}
+
 void run_store::sync_point(std::shared_ptr<const sync_point_event> x, done then) {
   thread_.post([this, x = std::move(x), then = std::move(then)] {
-    auto ok = writer_ ? writer_->sync_point(x->index, x->reports, x->decisions) : core::result<void>{};
-    if (ok && !event_failure_.text.empty())
-      ok = event_failure_;
-    then(std::move(ok));
+    then(healthy(writer_ ? writer_->sync_point(x->index, x->reports, x->decisions) : core::result<void>{}));
   });
 }
 
@@ -39,8 +67,8 @@ void run_store::event(std::string kind, nlohmann::json details) {
   if (!writer_)
     return;
   thread_.post([this, kind = std::move(kind), details = std::move(details)] {
-    if (auto ok = writer_->event(kind, details); !ok && event_failure_.text.empty())
-      event_failure_ = ok.error();
+    if (auto ok = writer_->event(kind, details); !ok)
+      failed(ok.error());
   });
 }
 
@@ -48,21 +76,18 @@ void run_store::slots(nlohmann::json list, bool at_end) {
   if (!writer_)
     return;
   thread_.post([this, list = std::move(list), at_end] {
+    if (auto there = writer_->check_place(); !there)
+      return failed(there.error());
     const auto ok = writer_->slots(list, at_end);
     if (ok || std::exchange(slots_failed_, true))
       return;
-    if (auto noted = writer_->event("slots_not_written", {{"reason", ok.error().text}}); !noted && event_failure_.text.empty())
-      event_failure_ = noted.error();
+    if (auto noted = writer_->event("slots_not_written", {{"reason", ok.error().text}}); !noted)
+      failed(noted.error());
   });
 }
 
 void run_store::flush(done then) {
-  thread_.post([this, then = std::move(then)] {
-    auto ok = writer_ ? writer_->flush() : core::result<void>{};
-    if (ok && !event_failure_.text.empty())
-      ok = event_failure_;
-    then(std::move(ok));
-  });
+  thread_.post([this, then = std::move(then)] { then(healthy(writer_ ? writer_->flush() : core::result<void>{})); });
 }
 
 void run_store::save_set(std::optional<core::sync_index> k, std::vector<part> parts, std::uint32_t keep,
@@ -80,10 +105,18 @@ core::result<core::checkpoint_set> run_store::write_set(std::optional<core::sync
   set.sync = k;
   if (!writer_)
     return core::error{core::errc::refused, "this run keeps no files"};
-  const auto number = core::begin_checkpoint_set(directory_);
+  if (auto ok = healthy(writer_->check_place()); !ok)
+    return ok.error();
+  std::uint64_t room = room_for_record;
+  for (const auto& p : parts)
+    room += p.state ? core::checkpoint_room(*p.state) : 0;
+  if (auto ok = core::check_room(directory_, room, "a set of " + std::to_string(parts.size()) + " states"); !ok)
+    return ok.error();
+  const auto number = core::begin_checkpoint_set(directory_, next_set_);
   if (!number)
     return number.error();
   set.number = *number;
+  next_set_ = *number + 1;
   std::vector<std::pair<std::string, core::checkpoint_ptr>> files;
   for (const auto& p : parts) {
     auto who = p.who;
@@ -93,21 +126,27 @@ core::result<core::checkpoint_set> run_store::write_set(std::optional<core::sync
     } else if (const auto* newer = newest_of(who.trainer); newer && newer->file != who.file) {
       who = *newer; // a set that was on its way when this one was ordered has taken its place
     }
+    names_.insert(who.name);
     set.trainers.push_back(std::move(who));
   }
-  if (auto ok = core::write_checkpoints(files); !ok)
+  if (auto ok = core::write_checkpoints(files); !ok) {
+    core::discard_checkpoint_set(directory_, set);
     return ok.error();
-  if (auto ok = writer_->checkpoint_set(set); !ok)
+  }
+  // Should its line be on disk all the same, a resumption finds that files are missing and takes the set before.
+  if (auto ok = writer_->checkpoint_set(set); !ok) {
+    core::discard_checkpoint_set(directory_, set);
     return ok.error();
+  }
   sets_.push_back(set);
   const auto kept = std::max<std::size_t>(keep, 1);
   if (sets_.size() > kept)
     sets_.erase(sets_.begin(), sets_.end() - static_cast<std::ptrdiff_t>(kept));
   auto used = sets_;
   used.insert(used.end(), pinned.begin(), pinned.end());
-  if (auto ok = core::prune_checkpoints(directory_, used); !ok) // the set itself is good
+  if (auto ok = core::prune_checkpoints(directory_, used, names_); !ok) // the set itself is good
     if (auto noted = writer_->event("checkpoints_not_pruned", {{"error", ok.error().text}}); !noted)
-      return noted.error();
+      failed(noted.error());
   return set;
 }
 
@@ -136,14 +175,13 @@ void run_store::write_files() {
   }
   std::vector<std::pair<std::string, core::checkpoint_ptr>> together;
   for (const auto& x : waiting) {
-    std::error_code ignored; // the write says what is wrong
-    std::filesystem::create_directories(std::filesystem::path(x.path).parent_path(), ignored);
     together.emplace_back(x.path, x.state);
   }
   if (waiting.empty())
     return;
   const auto all = core::write_checkpoints(together);
-  for (auto& x : waiting) // after a failure one by one, so that each has its own outcome
+  // After a failure one by one, so that each has its own outcome.
+  for (auto& x : waiting)
     x.then(all ? core::result<void>{} : core::write_checkpoint(x.path, *x.state));
 }
 
@@ -157,8 +195,14 @@ void run_store::read_state(std::string file, std::function<void(core::result<cor
   });
 }
 
-void run_store::known_sets(std::vector<core::checkpoint_set> sets) {
-  thread_.post([this, sets = std::move(sets)]() mutable { sets_ = std::move(sets); });
+void run_store::known_sets(std::vector<core::checkpoint_set> sets, std::uint32_t next_set) {
+  thread_.post([this, sets = std::move(sets), next_set]() mutable {
+    sets_ = std::move(sets);
+    next_set_ = next_set;
+    for (const auto& set : sets_)
+      for (const auto& t : set.trainers)
+        names_.insert(t.name);
+  });
 }
 
 } // namespace troupe::actors::internal

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,12 +36,16 @@ public:
 
   bool keeps_files() const noexcept { return writer_ != nullptr; }
 
+  /// `tell` is called once, on the store's thread, with the first error that no call's `done` hears of. Call before anything else.
+  void on_failure(std::function<void(core::error)> tell);
+
   /// Written when `then` is called with success: it outlives this process. On disk (fsync) with the next set, or `flush`.
   void sync_point(std::shared_ptr<const sync_point_event> x, done then);
-  /// An error is given to the next call that has a `done`.
+  /// An error is told to `on_failure`, and given to the next call that has a `done`.
   void event(std::string kind, nlohmann::json details);
   void flush(done then);
-  /// What slots do now, for those who look at the run when it is over. That it cannot be written is an event.
+  /// What slots do now, for those who look at the run when it is over. That it cannot be written is an event; that the run's directory
+  /// is gone is an error.
   void slots(nlohmann::json list, bool at_end);
 
   /// One trainer's part of a set. Without a state it is in a file of an earlier set already (`who.file` names
@@ -49,8 +54,8 @@ public:
     core::saved_trainer who;
     core::checkpoint_ptr state;
   };
-  /// Writes the files, then the record of the set, then removes the files that neither the newest `keep` sets
-  /// nor `pinned` use.
+  /// Asks for the room, writes the files, then the record of the set, then removes the files that neither the newest `keep` sets
+  /// nor `pinned` use. Of a set that fails nothing stays.
   void save_set(std::optional<core::sync_index> k, std::vector<part> parts, std::uint32_t keep,
                 std::vector<core::checkpoint_set> pinned,
                 std::function<void(core::result<core::checkpoint_set>)> then);
@@ -58,9 +63,9 @@ public:
   /// it together.
   void save_file(std::string file, core::checkpoint_ptr state, done then);
   void read_state(std::string file, std::function<void(core::result<core::checkpoint_ptr>)> then);
-  /// The sets that were there when the run was opened again: they count for `keep`. Call before the first
-  /// save_set.
-  void known_sets(std::vector<core::checkpoint_set> sets);
+  /// The sets that were there when the run was opened again: they count for `keep`. New ones have numbers from `next_set` on. Call
+  /// before the first save_set.
+  void known_sets(std::vector<core::checkpoint_set> sets, std::uint32_t next_set);
 
   /// Anything that takes long and belongs to no actor.
   void post(std::function<void()> job) { thread_.post(std::move(job)); }
@@ -73,10 +78,15 @@ private:
                                                const std::vector<part>& parts, std::uint32_t keep,
                                                const std::vector<core::checkpoint_set>& pinned);
   const core::saved_trainer* newest_of(core::trainer_id t) const; ///< in the complete sets
+  void failed(const core::error& why);
+  core::result<void> healthy(core::result<void> ok) const; ///< `ok`, or the first error that was nobody's
 
   std::string directory_;
   std::unique_ptr<core::run_writer> writer_; // used on the thread only, as is what follows
   std::vector<core::checkpoint_set> sets_;   // complete, oldest first
+  std::set<std::string, std::less<>> names_; // of trainers whose states may be in the folders of sets
+  std::uint32_t next_set_ = 0;
+  std::function<void(core::error)> on_failure_;
   core::error event_failure_;
   bool slots_failed_ = false;
 

@@ -80,6 +80,8 @@ parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream
   add_run(*resume_app, resume.run);
   resume_app->add_option("--trainer,-t", resume.trainer, "Unpause only this trainer of a run that is going on (default: all)")
       ->type_name("NAME");
+  resume_app->add_flag("--from-start", resume.from_start,
+                       "Where checkpoints were saved but none can be used any more: begin again at step 0");
   add_session(*resume_app, resume.session);
   resume_app->footer("Without --slots and --device the slots are those of the experiment file, or the usual ones: they need not be\n"
                      "those that the run had before.\n\n"

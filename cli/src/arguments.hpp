@@ -31,6 +31,7 @@ struct run_arguments {
 struct resume_arguments {
   std::string run;
   std::string trainer; ///< to unpause; empty: all
+  bool from_start = false;
   session_arguments session;
 };
 

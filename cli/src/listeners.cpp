@@ -1,5 +1,6 @@
 #include "listeners.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <ostream>
@@ -70,8 +71,10 @@ std::string outcome_text(const actors::run_summary& s) {
          count_text(s.rounds, "sync point", "sync points");
   if (s.directory.empty())
     return out + "\n";
-  if (s.outcome == actors::run_outcome_kind::interrupted)
-    return out + "; go on with\n  troupe resume " + s.directory + "\n";
+  const bool left = std::ranges::any_of(s.trainers, [](auto& t) { return t.state == actors::trainer_state::interrupted; });
+  if (left)
+    return out + (s.outcome == actors::run_outcome_kind::failed ? "; when that is mended, go on with\n  troupe resume " : "; go on with\n  troupe resume ") +
+           s.directory + "\n";
   return out + "; everything is in " + s.directory + "\n";
 }
 

@@ -19,7 +19,7 @@ int run_experiment_file(const run_arguments& a, const registries& with, output t
   }
   auto& exp = std::get<core::experiment>(loaded);
   auto directory = a.out.empty() ? free_run_directory(exp.name) : a.out;
-  return run_session(std::move(exp), directory, false, a.session, with, to);
+  return run_session(std::move(exp), directory, session_start::fresh, a.session, with, to);
 }
 
 namespace {
@@ -48,8 +48,11 @@ int resume_run(const resume_arguments& a, const registries& with, output to) {
   if (!record)
     return cannot_start(a.session, to, record.error().text,
                         record.error().code == core::errc::not_found ? exit_wrong_use : exit_failed);
-  if (core::is_run_in_use(a.run))
+  if (core::is_run_in_use(a.run)) {
+    if (a.from_start)
+      return cannot_start(a.session, to, "the run in " + a.run + " is going on, so it cannot begin again", exit_wrong_use);
     return unpause(a, to);
+  }
   if (!a.trainer.empty())
     return cannot_start(a.session, to, "the run in " + a.run + " is not going on, so there is no trainer to unpause", exit_wrong_use);
   if (record->outcome == "done") {
@@ -62,7 +65,7 @@ int resume_run(const resume_arguments& a, const registries& with, output to) {
   auto parsed = core::parse_experiment(record->experiment_text, with.checkers());
   if (auto* faults = std::get_if<std::vector<core::error>>(&parsed))
     return cannot_start(a.session, to, "'" + a.run + "/experiment.json' has faults", exit_wrong_use, *faults);
-  return run_session(std::get<core::experiment>(std::move(parsed)), a.run, true, a.session, with, to);
+  return run_session(std::get<core::experiment>(std::move(parsed)), a.run, a.from_start ? session_start::step_zero : session_start::saved, a.session, with, to);
 }
 
 } // namespace troupe::cli

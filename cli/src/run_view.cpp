@@ -294,6 +294,8 @@ std::string event_text(std::string_view kind, const nlohmann::json& details) {
            with(" (", text("reason")) + (text("reason").empty() ? "" : ")");
   if (kind == "trainer_started" && text("incarnation") != "0")
     return who + " starts again" + with(" at step ", text("step"));
+  if (kind == "gone_on")
+    return details.contains("set") ? "goes on from checkpoint set " + text("set") + ", step " + text("step") : "begins at step 0";
   if (kind == "trainer_added")
     return who + " was added";
   if (kind == "node_lost" || kind == "slot_lost")

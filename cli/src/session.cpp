@@ -82,7 +82,7 @@ int cannot_start(const session_arguments& a, output to, const std::string& text,
   return status;
 }
 
-int run_session(core::experiment exp, const std::string& directory, bool resume, const session_arguments& a,
+int run_session(core::experiment exp, const std::string& directory, session_start from, const session_arguments& a,
                 const registries& with, output to) {
   screen terminal{to.out, !a.json && !a.quiet && is_live_terminal()};
   auto say = [&](std::string_view text) {
@@ -111,7 +111,7 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
     return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
   auto slots = std::get<std::vector<gpu::slot_options>>(std::move(chosen));
   std::string note;
-  auto plan = plan_products(exp, *with.workloads, slots, resume ? directory : "", note);
+  auto plan = plan_products(exp, *with.workloads, slots, from == session_start::fresh ? "" : directory, note);
   if (!note.empty())
     say(note + "\n");
 
@@ -119,7 +119,8 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   options.workloads = with.workloads;
   options.policies = with.policies;
   options.directory = directory;
-  options.resume = resume;
+  options.resume = from != session_start::fresh;
+  options.from_start = from == session_start::step_zero;
   options.progress_interval = progress_interval(a, terminal.live(), exp.trainers.size());
   std::promise<void> reachable;
   if (a.json)
@@ -150,6 +151,9 @@ int run_session(core::experiment exp, const std::string& directory, bool resume,
   auto run = actors::run_session::start(std::move(options));
   if (!run)
     return cannot_start(a, to, run.error().text, status_of(run.error()));
+  if (const auto& resumed = (*run)->resumed())
+    for (const auto& x : resumed->damage) // whoever hears nothing else hears this
+      to.err << "troupe: " << x.text << std::endl;
   auto now_reachable = std::move(reachable); // gone before the run, whose end waits for the listener, whatever is thrown here
   if (cluster)
     cluster->attach(**run);

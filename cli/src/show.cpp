@@ -81,7 +81,8 @@ nlohmann::json as_json(const core::run_record& run, const std::string& path, boo
     out["trainers"].push_back(std::move(x));
   }
   for (auto& s : run.sets)
-    out["checkpoint_sets"].push_back(to_json(s.set));
+    if (s.missing.empty())
+      out["checkpoint_sets"].push_back(to_json(s.set));
   return out;
 }
 

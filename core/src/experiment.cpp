@@ -487,6 +487,7 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
   if (auto* j = in.raw("checkpoints")) {
     object_reader part{*j, "/checkpoints", faults};
     part.whole("every_syncs", out.checkpoints.every_syncs, 0, 1'000'000'000);
+    part.real("every_seconds", out.checkpoints.every_seconds, 0, 1e9);
     part.whole("keep", out.checkpoints.keep, 1, 1'000'000);
     part.finish();
   }

@@ -88,7 +88,9 @@ std::string experiment_text(const experiment& x) {
       out["search_space"][key] = std::visit(domain_writer{}, d);
   out["policy"] = {{"type", x.policy_type}};
   out["policy"].update(of_text(x.policy_options));
-  out["checkpoints"] = {{"every_syncs", x.checkpoints.every_syncs}, {"keep", x.checkpoints.keep}};
+  out["checkpoints"] = {{"every_syncs", x.checkpoints.every_syncs},
+                        {"every_seconds", x.checkpoints.every_seconds},
+                        {"keep", x.checkpoints.keep}};
   out["record"] = {{"max_unwritten", x.record.max_unwritten}, {"max_unwritten_bytes", x.record.max_unwritten_bytes}};
   out["failures"] = {{"max_restarts", x.failures.max_restarts},
                      {"fail_fast", x.failures.fail_fast},

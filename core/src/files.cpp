@@ -1,5 +1,6 @@
 #include "files.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <system_error>
@@ -23,6 +24,19 @@ unique_fd& unique_fd::operator=(unique_fd&& other) noexcept {
 unique_fd::~unique_fd() {
   if (fd_ >= 0)
     ::close(fd_);
+}
+
+result<unique_fd> open_own_file(const std::string& path, int flags) {
+  // Without O_NONBLOCK a pipe under this name would hold us up.
+  unique_fd fd{::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644)};
+  if (!fd && errno == ELOOP)
+    return error{errc::io, "cannot open '" + path + "': it is a symbolic link, and files of a run are not written through links"};
+  struct stat st {};
+  if (!fd || ::fstat(fd.get(), &st) != 0)
+    return file_error("open", path, errno);
+  if (!S_ISREG(st.st_mode))
+    return error{errc::io, "cannot open '" + path + "': it is not a regular file"};
+  return fd;
 }
 
 error file_error(std::string_view what, std::string_view path, int err) {
@@ -131,9 +145,19 @@ atomic_file::~atomic_file() {
     ::unlink(temporary_.c_str());
 }
 
+bool atomic_file::is_unfinished(std::string_view file, std::string_view name) noexcept {
+  constexpr std::size_t letters = 6;
+  if (file.size() != name.size() + marker.size() + letters || !file.starts_with(name) ||
+      file.substr(name.size(), marker.size()) != marker)
+    return false;
+  return std::ranges::all_of(file.substr(file.size() - letters), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  });
+}
+
 result<void> atomic_file::sync() {
   if (::fsync(fd_.get()) != 0)
-    return file_error("sync", temporary_, errno);
+    return file_error("sync", path_, errno);
   return {};
 }
 

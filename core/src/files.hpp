@@ -27,6 +27,10 @@ private:
   int fd_ = -1;
 };
 
+/// Opens a file of ours, created with mode 0644 where `flags` say so: a regular file, and no symbolic link, which somebody may have
+/// laid there to have another file written.
+result<unique_fd> open_own_file(const std::string& path, int flags);
+
 /// `errc::io` (or `not_found` for ENOENT): "cannot <what> '<path>': <reason>".
 error file_error(std::string_view what, std::string_view path, int err);
 
@@ -50,7 +54,7 @@ public:
   /// Removes the temporary file unless it got its name.
   ~atomic_file();
 
-  result<void> write(std::span<const std::byte> bytes) { return write_all(fd_.get(), bytes, temporary_); }
+  result<void> write(std::span<const std::byte> bytes) { return write_all(fd_.get(), bytes, path_); }
   /// All of the following: for a file alone.
   result<void> commit();
 
@@ -59,12 +63,15 @@ public:
   void close() noexcept { fd_ = unique_fd{}; } ///< nothing can be written or synced any more
   result<void> publish();                      ///< gives it its name; the folder is to be synced after it
 
-  /// What the names of unfinished files contain; a crash can leave such files behind.
-  static constexpr std::string_view marker = ".tmp-";
+  /// True for the names that unfinished files of `name` have: `name`, ".tmp-" and six letters or digits. A crash can leave such
+  /// files behind.
+  static bool is_unfinished(std::string_view file, std::string_view name) noexcept;
 
 private:
   atomic_file(unique_fd fd, std::string temporary, std::string path)
       : fd_(std::move(fd)), temporary_(std::move(temporary)), path_(std::move(path)) {}
+
+  static constexpr std::string_view marker = ".tmp-";
 
   unique_fd fd_;
   std::string temporary_; ///< empty: published

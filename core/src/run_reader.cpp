@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -36,9 +37,12 @@ namespace {
 /// unfinished line was left.
 template <class Visit>
 result<bool> each_line(const std::string& path, std::uint64_t up_to, Visit visit) {
-  unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (!fd)
+  unique_fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  struct stat st {};
+  if (!fd || ::fstat(fd.get(), &st) != 0)
     return file_error("read", path, errno);
+  if (!S_ISREG(st.st_mode))
+    return error{errc::io, "cannot read '" + path + "': it is not a regular file"};
   constexpr std::size_t block = 1 << 18;
   std::string pending;      // what was read and not yet visited
   std::uint64_t begin = 0;  // its position in the file
@@ -65,6 +69,14 @@ result<bool> each_line(const std::string& path, std::uint64_t up_to, Visit visit
   }
 }
 
+result<void> check_format(const std::string& file, std::string_view kind, const json& line) {
+  const auto format = kind == "run" ? line.find("format") : line.end();
+  if (format == line.end() || (format->is_number_unsigned() && format->get<std::uint64_t>() == record_format))
+    return {};
+  return error{errc::refused, "'" + file + "' has format " + format->dump() + ", and this version of Troupe reads format " +
+                                  std::to_string(record_format) + ": use the version that wrote it"};
+}
+
 /// Calls `visit(kind, object, end)` for each whole line of the record.
 template <class Visit>
 result<bool> each_record(const std::string& path, std::uint64_t up_to, Visit visit) {
@@ -77,6 +89,8 @@ result<bool> each_record(const std::string& path, std::uint64_t up_to, Visit vis
     if (!j.is_object() || kind == j.end() || !kind->is_string())
       return error{errc::io, "'" + file + "' is damaged: line " + std::to_string(line_number) + " is no record"};
     auto name = kind->get<std::string>();
+    if (auto ok = check_format(file, name, j); !ok)
+      return ok;
     visit(name, j, end);
     return {};
   });
@@ -92,21 +106,35 @@ public:
     if (kind == "run") {
       if (auto n = number(j, "trainers"); n && *n <= 1'000'000 && *n > 0)
         trainer(static_cast<trainer_id>(*n - 1));
+      if (auto hash = text(j, "experiment_hash"); !hash.empty())
+        out_.experiment_changed = hash != text_hash(out_.experiment_text);
       out_.outcome.clear(); // it was opened again
     } else if (kind == "sync_point") {
       sync_point(j);
     } else if (kind == "checkpoint_set") {
-      if (auto set = checkpoint_set_from_json(without_frame(j), ""))
-        out_.sets.push_back({*std::move(set), end});
+      set(without_frame(j), end);
     } else if (kind == "run_ended") {
       out_.outcome = text(j, "outcome");
       out_.outcome_reason = text(j, "reason");
+      if (out_.outcome == "done" && !unsaved_.empty()) { // as versions before 0.2 wrote it
+        out_.outcome = "failed";
+        out_.outcome_reason = "the last state of " + unsaved_ + " is not saved";
+      }
     } else if (kind.starts_with("trainer_")) {
       trainer_event(kind, j);
     }
   }
 
 private:
+  void set(const json& j, std::uint64_t end) {
+    if (auto n = number(j, "number"); n && *n < UINT32_MAX)
+      out_.next_set = std::max(out_.next_set, static_cast<std::uint32_t>(*n) + 1);
+    if (auto set = checkpoint_set_from_json(j, ""))
+      out_.sets.push_back({*std::move(set), end, {}});
+    else
+      out_.sets.push_back({{out_.next_set ? out_.next_set - 1 : 0, {}, {}}, end, "its line in the record is damaged: " + set.error().text});
+  }
+
   static json without_frame(const json& j) {
     auto out = j;
     out.erase("kind");
@@ -177,7 +205,10 @@ private:
     } else if (kind == "trainer_added") {
       x->added = text(j, "text");
     } else if (kind == "trainer_finished") {
-      x->state = trainer_record::status::finished;
+      const auto why = text(j, "not_saved"); // its weights are nowhere, so it is not finished
+      if (!why.empty())
+        unsaved_ = x->name;
+      x->state = why.empty() ? trainer_record::status::finished : trainer_record::status::running;
       x->stopped = flag(j, "stopped");
       x->reason = text(j, "reason");
       if (auto i = j.find("metadata"); i != j.end())
@@ -193,6 +224,7 @@ private:
   }
 
   run_record& out_;
+  std::string unsaved_; ///< the name of a trainer whose last state could not be written
 };
 
 } // namespace
@@ -218,12 +250,10 @@ result<run_record> read_run(const std::string& path, std::uint64_t up_to) {
   if (!torn)
     return torn.error();
   out.torn = *torn;
-  std::erase_if(out.sets, [&](const recorded_set& s) {
+  for (auto& s : out.sets)
     for (auto& t : s.set.trainers)
-      if (!fs::exists(path + "/" + t.file, ignored))
-        return true;
-    return false;
-  });
+      if (s.missing.empty() && !fs::exists(path + "/" + t.file, ignored))
+        s.missing = t.file;
   return out;
 }
 
@@ -244,19 +274,47 @@ bool is_run_in_use(const std::string& path) {
   return fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-std::optional<std::size_t> newest_usable_set(const std::string& path, const run_record& run, std::vector<error>& damage) {
+namespace {
+
+std::string name_of(const recorded_set& x) {
+  auto out = "checkpoint set " + std::to_string(x.set.number);
+  if (x.set.sync)
+    out += " (sync point " + std::to_string(*x.set.sync) + ")";
+  return out;
+}
+
+/// Sets give up their place to newer ones, the newest never.
+bool was_removed_in_time(const std::string& path, const run_record& run, std::size_t i) {
+  std::error_code ignored;
+  return i + 1 < run.sets.size() && !fs::exists(path + "/" + checkpoints_folder + "/" + std::to_string(run.sets[i].set.number), ignored);
+}
+
+} // namespace
+
+resume_point find_resume_point(const std::string& path, const run_record& run) {
+  resume_point out;
   for (auto i = run.sets.size(); i-- > 0;) {
-    bool usable = true;
-    for (auto& t : run.sets[i].set.trainers)
-      if (auto x = read_checkpoint(path + "/" + t.file); !x) {
-        damage.push_back(x.error());
-        usable = false;
-        break;
-      }
-    if (usable)
-      return i;
+    const auto& x = run.sets[i];
+    error why;
+    if (!x.missing.empty()) {
+      if (was_removed_in_time(path, run, i))
+        continue;
+      why = {errc::not_found, x.set.trainers.empty() ? x.missing : "'" + path + "/" + x.missing + "' is not there"};
+    } else {
+      for (auto& t : x.set.trainers)
+        if (auto state = read_checkpoint(path + "/" + t.file); !state) {
+          why = state.error();
+          break;
+        }
+    }
+    if (why.text.empty()) {
+      out.set = i;
+      return out;
+    }
+    out.other_format = out.other_format || why.code == errc::refused;
+    out.damage.push_back({why.code, name_of(x) + " cannot be used: " + why.text});
   }
-  return std::nullopt;
+  return out;
 }
 
 } // namespace troupe::core

@@ -15,8 +15,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_files.hpp"
 #include "files.hpp"
 #include "json_text.hpp"
+#include "line_file.hpp"
 #include "run_files.hpp"
 #include "troupe/core/json_lines.hpp"
 
@@ -26,57 +28,6 @@ namespace fs = std::filesystem;
 using namespace internal;
 
 namespace {
-
-/// A file that only grows by whole lines: what a failed write left of a line is cut off again.
-class line_file {
-public:
-  /// Opens or creates it, and cuts off a last line without its end.
-  static result<line_file> open(const std::string& path) {
-    unique_fd fd{::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644)};
-    struct stat st {};
-    if (!fd || ::fstat(fd.get(), &st) != 0)
-      return file_error("open", path, errno);
-    auto size = static_cast<std::uint64_t>(st.st_size);
-    auto end = size;
-    for (std::string block; end > 0;) {
-      block.resize(std::min<std::uint64_t>(end, 1 << 16));
-      auto begin = end - block.size();
-      if (auto ok = read_exactly(fd.get(), begin, std::as_writable_bytes(std::span{block}), path); !ok)
-        return ok.error();
-      auto newline = block.rfind('\n');
-      end = newline == std::string::npos ? begin : begin + newline + 1;
-      if (newline != std::string::npos)
-        break;
-    }
-    if (end != size && ::ftruncate(fd.get(), static_cast<off_t>(end)) != 0)
-      return file_error("cut off the torn last line of", path, errno);
-    return line_file{std::move(fd), path, end};
-  }
-
-  bool empty() const noexcept { return size_ == 0; }
-
-  result<void> append(std::string_view lines) {
-    auto ok = write_all(fd_.get(), lines, path_);
-    if (ok)
-      size_ += lines.size();
-    else if (::ftruncate(fd_.get(), static_cast<off_t>(size_)) != 0)
-      return file_error("cut off an unfinished line of", path_, errno);
-    return ok;
-  }
-
-  result<void> sync() {
-    if (::fdatasync(fd_.get()) != 0)
-      return file_error("sync", path_, errno);
-    return {};
-  }
-
-private:
-  line_file(unique_fd fd, std::string path, std::uint64_t size) : fd_(std::move(fd)), path_(std::move(path)), size_(size) {}
-
-  unique_fd fd_;
-  std::string path_;
-  std::uint64_t size_;
-};
 
 constexpr std::string_view table_header =
     "time,sync,trainer,name,incarnation,step,epoch,samples,loss,accuracy,grad_norm,compute_seconds,wait_seconds,"
@@ -111,10 +62,14 @@ public:
       : slots_path_(path + "/" + slots_file), lock_(std::move(lock)), log_(std::move(log)), table_(std::move(table)) {}
 
   /// The first line of a run, and of each time it is opened again.
-  result<void> begin(const experiment& exp, bool again) {
+  result<void> begin(const experiment& exp, std::string_view text, bool again) {
     auto now = start_line("run");
-    line_ += R"(,"format":1,"experiment":)";
+    line_ += R"(,"format":)";
+    append_json(line_, record_format);
+    line_ += R"(,"experiment":)";
     append_json_string(line_, exp.name);
+    line_ += R"(,"experiment_hash":)";
+    append_json_string(line_, text_hash(text));
     line_ += R"(,"seed":)";
     append_json(line_, exp.seed);
     line_ += R"(,"trainers":)";
@@ -128,6 +83,8 @@ public:
 
   result<void> sync_point(sync_index k, const std::vector<metadata>& reports,
                           const std::map<trainer_id, decision>& decisions) override {
+    if (auto ok = log_.check_name(); !ok)
+      return ok;
     auto now = start_line("sync_point");
     line_ += ',';
     append_sync_point(line_, k, reports, decisions);
@@ -162,11 +119,15 @@ public:
   }
 
   result<void> checkpoint_set(const core::checkpoint_set& set) override {
+    if (auto ok = log_.check_name(); !ok)
+      return ok;
     start_line("checkpoint_set");
     line_ += ',';
     line_.append(to_json(set).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), 1);
     return end_line(true);
   }
+
+  result<void> check_place() override { return log_.check_name(); }
 
   result<void> slots(const nlohmann::json& list, bool at_end) override {
     auto file = atomic_file::create(slots_path_);
@@ -181,6 +142,8 @@ public:
   }
 
   result<void> flush() override {
+    if (auto ok = log_.check_name(); !ok)
+      return ok;
     if (auto ok = table_.sync(); !ok)
       return ok;
     return log_.sync();
@@ -199,8 +162,7 @@ private:
 
   result<void> end_line(bool durable) {
     line_ += '\n';
-    auto ok = log_.append(line_);
-    return ok && durable ? log_.sync() : ok;
+    return durable ? log_.append_durably(line_) : log_.append(line_);
   }
 
   void append_row(const metadata& m, std::string_view now) {
@@ -242,16 +204,73 @@ error refused(const std::string& path, std::string_view what) {
   return {errc::refused, "'" + path + "' " + std::string{what}};
 }
 
-/// What a crash left of checkpoints that were being written.
-void remove_unfinished(const fs::path& checkpoints) {
+/// Removes what a crash left of files that were being written: exactly the names that such files have, where they were made.
+void remove_unfinished(const fs::path& run) {
   std::error_code failure;
   std::vector<fs::path> unfinished;
-  for (fs::recursive_directory_iterator i{checkpoints, failure}, end; !failure && i != end; i.increment(failure))
-    if (i->path().filename().string().find(atomic_file::marker) != std::string::npos)
-      unfinished.push_back(i->path());
+  const auto look = [&](const fs::path& folder, auto is_ours) {
+    for (fs::directory_iterator i{folder, failure}, end; !failure && i != end; i.increment(failure))
+      if (i->symlink_status(failure).type() == fs::file_type::regular && is_ours(i->path().filename().string()))
+        unfinished.push_back(i->path());
+  };
+  const auto is_state = [](const std::string& name) {
+    const auto at = name.rfind(state_ending);
+    return at != std::string::npos && at > 0 && atomic_file::is_unfinished(name, name.substr(0, at + state_ending.size()));
+  };
+  look(run, [](const std::string& name) {
+    return std::ranges::any_of(std::array{experiment_file, slots_file},
+                               [&](const char* whole) { return atomic_file::is_unfinished(name, whole); });
+  });
+  look(run / final_folder, is_state);
+  std::vector<fs::path> sets;
+  for (fs::directory_iterator i{run / checkpoints_folder, failure}, end; !failure && i != end; i.increment(failure))
+    if (is_set_folder(*i))
+      sets.push_back(i->path());
+  for (const auto& set : sets)
+    look(set, is_state);
   for (auto& p : unfinished) // one that cannot be removed does no harm
     fs::remove(p, failure);
 }
+
+/// Names that a run will write, in a folder that holds none yet: somebody else's files are neither written to nor replaced.
+result<void> check_names_free(const std::string& path) {
+  std::error_code failure;
+  for (const char* name : {table_file, slots_file, products_file, control_file})
+    if (fs::exists(fs::symlink_status(path + "/" + name, failure)))
+      return refused(path, std::string{"holds a file "} + name + " already, which the run would write: choose another directory");
+  for (const char* name : {checkpoints_folder, final_folder}) {
+    const auto folder = path + "/" + name;
+    if (!fs::exists(fs::symlink_status(folder, failure)))
+      continue;
+    if (!fs::is_directory(folder, failure))
+      return refused(path, std::string{"holds a file "} + name + ", where the run needs a folder: choose another directory");
+    if (!fs::is_empty(folder, failure) || failure)
+      return refused(path, std::string{"has something in its folder "} + name + " already: choose another directory");
+  }
+  return {};
+}
+
+/// Removes the names of a run that could not be begun, which nobody could go on with, unless it is told that it began.
+class beginning {
+public:
+  beginning(std::string path, bool made) : path_(std::move(path)), made_(made) {}
+  ~beginning() {
+    if (path_.empty())
+      return;
+    std::error_code ignored;
+    for (const char* name : {experiment_file, log_file, table_file, lock_file, checkpoints_folder, final_folder})
+      fs::remove(path_ + "/" + name, ignored); // folders only if they are empty
+    if (made_)
+      fs::remove(path_, ignored);
+  }
+  beginning(const beginning&) = delete;
+  beginning& operator=(const beginning&) = delete;
+  void succeeded() noexcept { path_.clear(); }
+
+private:
+  std::string path_;
+  bool made_;
+};
 
 result<void> write_experiment(const std::string& path, const std::string& text) {
   auto file = atomic_file::create(path);
@@ -260,6 +279,23 @@ result<void> write_experiment(const std::string& path, const std::string& text) 
   if (auto ok = file->write(std::as_bytes(std::span{text})); !ok)
     return ok;
   return file->commit();
+}
+
+} // namespace
+
+namespace {
+
+result<void> make_folders(const std::string& path) {
+  std::error_code failure;
+  for (const char* name : {checkpoints_folder, final_folder}) {
+    const auto folder = path + "/" + name;
+    fs::create_directories(folder, failure);
+    if (!failure && !fs::is_directory(folder, failure))
+      failure = std::make_error_code(std::errc::not_a_directory);
+    if (failure)
+      return file_error("make folder", folder, failure.value());
+  }
+  return {};
 }
 
 } // namespace
@@ -275,26 +311,40 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
     return error{errc::not_found, "'" + path + "' holds no run: there is no " + experiment_file};
   if (!append && holds_run())
     return taken();
-  fs::create_directories(fs::path{path} / checkpoints_folder, failure);
+  if (!append)
+    if (auto ok = check_names_free(path); !ok)
+      return ok.error();
+  const bool there = fs::exists(path, failure);
+  fs::create_directories(path, failure);
+  if (!failure && !fs::is_directory(path, failure))
+    failure = std::make_error_code(std::errc::not_a_directory);
   if (failure)
     return file_error("make folder", path, failure.value());
 
   auto lock_path = path + "/" + lock_file;
-  unique_fd lock{::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)};
-  if (!lock)
-    return file_error("open", lock_path, errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  auto lock = open_own_file(lock_path, O_RDWR | O_CREAT);
+  if (!lock) {
+    if (!there)
+      fs::remove(path, failure);
+    return lock.error();
+  }
+  if (::flock(lock->get(), LOCK_EX | LOCK_NB) != 0)
     return errno == EWOULDBLOCK ? refused(path, "is in use: a program is running it") : file_error("lock", lock_path, errno);
 
   if (!append && holds_run()) // another program was quicker between the first look and the lock
     return taken();
+  std::optional<beginning> begun;
+  if (!append)
+    begun.emplace(path, !there);
+  if (auto ok = make_folders(path); !ok)
+    return ok.error();
   if (append) {
     auto old = read_text_file(path + "/" + experiment_file, max_experiment_bytes);
     if (!old)
       return old.error();
     if (*old != text)
       return refused(path, std::string{"holds another experiment: its "} + experiment_file + " differs from this one's");
-    remove_unfinished(fs::path{path} / checkpoints_folder);
+    remove_unfinished(path);
   } else if (auto ok = write_experiment(path + "/" + experiment_file, text); !ok) {
     return ok.error();
   }
@@ -306,9 +356,11 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
     return table.error();
   if (auto ok = sync_parent_folder(path + "/" + log_file); !ok)
     return ok.error();
-  auto writer = std::make_unique<directory_writer>(path, std::move(lock), *std::move(log), *std::move(table));
-  if (auto ok = writer->begin(exp, append); !ok)
+  auto writer = std::make_unique<directory_writer>(path, *std::move(lock), *std::move(log), *std::move(table));
+  if (auto ok = writer->begin(exp, text, append); !ok)
     return ok.error();
+  if (begun)
+    begun->succeeded();
   return std::unique_ptr<run_writer>{std::move(writer)};
 }
 

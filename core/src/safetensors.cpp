@@ -272,7 +272,7 @@ result<checkpoint> assemble(safetensors_header header, Fill fill) {
     else if (key != format_key)
       out.set_text(key, std::move(text));
     else if (text != "1")
-      return broken("it has format '" + text + "', and this version of Troupe reads format 1");
+      return error{errc::refused, "it has format '" + text + "', and this version of Troupe reads format 1: use the version that wrote it"};
   }
   if (ours && !hash)
     return broken("it has no '" + std::string{hash_key} + "'");

@@ -194,6 +194,9 @@ struct run_options {
   /// memory).
   std::string directory;
   bool resume = false;                  ///< go on with the run that `directory` holds
+  /// With `resume`, where no set of checkpoints can be used any more: begin at step 0 instead of refusing. New sets take the place of
+  /// what cannot be used.
+  bool from_start = false;
   std::vector<gpu::slot_options> slots; ///< of this process; may be empty where other processes have some
   unsigned other_nodes = 0;             ///< start when so many node agents of other processes have come
   std::chrono::milliseconds node_wait{60000};     ///< fail if they have not come by then
@@ -261,6 +264,13 @@ private:
   std::shared_ptr<link> link_;
 };
 
+/// Where a run that was gone on with began, and what could not be used on the way there.
+struct resumption {
+  std::optional<std::uint32_t> set; ///< of checkpoints; none: from step 0
+  std::uint64_t step = 0;           ///< the furthest of its trainers
+  std::vector<core::error> damage;  ///< newer sets that cannot be used: which file, and why
+};
+
 /// A run in progress.
 class run_session {
 public:
@@ -272,6 +282,8 @@ public:
   ~run_session();
 
   run_control control() const;
+  /// Nullopt: the run began here.
+  const std::optional<resumption>& resumed() const noexcept;
   /// Returns when the run is over and its listener has been told everything.
   run_summary wait();
   /// False: the time is over and the run is not.

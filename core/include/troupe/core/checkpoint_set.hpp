@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include "troupe/core/result.hpp"
 
 namespace troupe::core {
+
+class checkpoint;
 
 /// One trainer's part of a checkpoint set.
 struct saved_trainer {
@@ -42,12 +45,23 @@ result<checkpoint_set> checkpoint_set_from_json(const nlohmann::json& j, std::st
 /// allow no others).
 std::string checkpoint_file(std::uint32_t set, std::string_view trainer_name);
 
-/// Makes the folder of the next set of the run directory `run` and returns the set's number: one more than the largest
-/// there was.
-result<std::uint32_t> begin_checkpoint_set(const std::string& run);
+/// At most so many bytes of disk a checkpoint's file takes.
+std::uint64_t checkpoint_room(const checkpoint& x);
 
-/// Removes what the sets in `used` do not name, but nothing of sets with a number above all of theirs: those are being written.
-/// Without any set in `used` nothing is removed.
-result<void> prune_checkpoints(const std::string& run, std::span<const checkpoint_set> used);
+/// An error with the numbers if the file system of `folder` has not so many bytes free for us; none if it does not say. `what`: for
+/// whom, in the text.
+result<void> check_room(const std::string& folder, std::uint64_t bytes, std::string_view what);
+
+/// Makes the folder of the next set of the run directory `run` and returns the set's number: one more than the largest
+/// there was, and at least `at_least`.
+result<std::uint32_t> begin_checkpoint_set(const std::string& run, std::uint32_t at_least = 0);
+/// Removes what there is of a set that could not be completed: the files in its own folder, then that.
+void discard_checkpoint_set(const std::string& run, const checkpoint_set& set);
+
+/// Removes states of trainers called `names` that the sets in `used` do not name, but nothing of sets with a number above all of
+/// theirs: those are being written. Other files in the sets' folders are not Troupe's and stay. Without any set in `used` nothing is
+/// removed.
+result<void> prune_checkpoints(const std::string& run, std::span<const checkpoint_set> used,
+                               const std::set<std::string, std::less<>>& names);
 
 } // namespace troupe::core

@@ -55,7 +55,8 @@ struct sync_options {
 };
 
 struct checkpoint_options {
-  std::uint32_t every_syncs = 1;   ///< 0: only on Ctrl-C and at the end
+  std::uint32_t every_syncs = 1;   ///< 0: no set at sync points
+  double every_seconds = 300;      ///< the longest time without a set, also between sync points; 0: none for time's sake
   std::uint32_t keep = 2;          ///< complete sets kept, besides what is in use
 };
 

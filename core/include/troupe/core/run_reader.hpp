@@ -32,10 +32,11 @@ struct trainer_record {
 
 std::string_view to_string(trainer_record::status x) noexcept;
 
-/// A checkpoint set whose files are all there.
+/// A checkpoint set that was completed.
 struct recorded_set {
   checkpoint_set set;
   std::uint64_t position = 0; ///< bytes of the record up to and including the set: `read_run` with it gives the state then
+  std::string missing;        ///< a file of it that is not there (an old set's are removed in time); empty: all are there
 };
 
 /// A run as its directory tells it.
@@ -43,14 +44,16 @@ struct run_record {
   std::string experiment_text;
   std::vector<trainer_record> trainers;   ///< by number, without gaps
   std::optional<sync_index> last_sync;    ///< the newest sync point that was decided
+  bool experiment_changed = false;        ///< the text is not the one that the run began with
   std::vector<recorded_set> sets;         ///< in the order in which they were completed
+  std::uint32_t next_set = 0;             ///< above the numbers of all sets on record
   std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "interrupted"; empty: it did not end
   std::string outcome_reason;
   bool torn = false;                      ///< a last line without its end was left out
 };
 
 /// Reads a run directory; does not disturb a run that is going on. `up_to`: only so many bytes of the record.
-/// Errors: `not_found` (no run there), `io` (a line is damaged; with its number).
+/// Errors: `not_found` (no run there), `io` (a line is damaged; with its number), `refused` (another version's format).
 result<run_record> read_run(const std::string& path, std::uint64_t up_to = UINT64_MAX);
 
 /// Calls `visit(kind, line)` for every whole line of the record, in order, one at a time. `line` may be moved from. Returns
@@ -64,8 +67,15 @@ result<nlohmann::json> read_slots(const std::string& path);
 /// True if some program has this run directory open for writing.
 bool is_run_in_use(const std::string& path);
 
-/// Index into `run.sets` of the newest set whose files are all intact (each is read whole and its hash verified); nullopt: there
-/// is none, so the run starts from the beginning. Damage found on the way is appended to `damage`.
-std::optional<std::size_t> newest_usable_set(const std::string& path, const run_record& run, std::vector<error>& damage);
+/// Where a run can be gone on from.
+struct resume_point {
+  std::optional<std::size_t> set; ///< index into `run_record::sets`; none: there is no set that can be used
+  std::vector<error> damage;      ///< why the newer sets cannot be: each with its number and its file
+  bool other_format = false;      ///< one of these was written in a format that this version does not read: it must be kept
+};
+
+/// Finds the newest set whose files are all intact (each is read whole and its hash verified). Older sets that were removed in time
+/// are no damage.
+resume_point find_resume_point(const std::string& path, const run_record& run);
 
 } // namespace troupe::core

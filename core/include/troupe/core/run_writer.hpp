@@ -31,12 +31,17 @@ public:
   /// What the run's slots are and do now, a JSON list, in place of what was told before; `at_end`: the run has ended. For those who
   /// look at a run that is over (`read_slots`); nothing depends on it, and it does not wait for the disk.
   virtual result<void> slots(const nlohmann::json& list, bool at_end) = 0;
+  /// An error if the directory was removed, moved or replaced: what is written from then on is lost. The calls above but `event` and
+  /// `slots`, and `flush`, look for themselves.
+  virtual result<void> check_place() = 0;
   virtual result<void> flush() = 0; ///< brings everything so far to disk (fsync)
 };
 
 /// A run directory: experiment.json, run.jsonl (everything, one object a line), metadata.csv (one row a report),
 /// slots.json, checkpoints/. Refuses a directory that holds another run, or that another process (or writer) has open; `append` goes on
-/// with an existing one, whose experiment must be the same text (a torn last line, left by a crash, is cut off).
+/// with an existing one, whose experiment must be the same text (a torn last line, left by a crash, is cut off). A directory that has
+/// other files under names that a run writes is refused, and so are symbolic links under the names of the record's files. A run that
+/// cannot be begun leaves nothing behind.
 result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, const experiment& exp, bool append);
 
 } // namespace troupe::core
