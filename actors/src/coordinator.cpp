@@ -387,8 +387,7 @@ void coordinator::on_alarm(const alarm& x) {
     keep_slots();
     break;
   case alarm_kind::save:
-    save_due_ = true;
-    save_if_due();
+    on_save_alarm();
     break;
   case alarm_kind::node_wait:
     if (!launched_)

@@ -169,6 +169,7 @@ private:
     std::vector<std::pair<core::trainer_id, state_ref>> held; ///< kept states that this set makes superfluous
     std::set<core::trainer_id> waiting;
     std::set<core::trainer_id> asked; ///< of these, who has not given its state yet
+    unsigned alarms = 0;              ///< for the next set by the clock, that came meanwhile
     /// What had been pushed to those whose states were asked for: it is in them.
     std::map<core::trainer_id, std::pair<std::uint32_t, core::hyperparameters>> pushed{};
   };
@@ -305,6 +306,7 @@ private:
   bool time_set_comes_first();
   void wake_for_saving();
   void save_if_due();
+  void on_save_alarm();
   std::size_t sets_under_way() const;
   void leave_savings(const trainer& t);
   void end_is_recorded(core::trainer_id id);

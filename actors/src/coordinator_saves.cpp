@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "trainer_states.hpp"
+
 namespace troupe::actors::internal {
 
 // -- states on request
@@ -82,7 +84,9 @@ void coordinator::save_if_due() {
   const auto now = engine_.current_phase();
   if (!save_due_ || !begun_ || ended_ || interrupt_asked_ || (now != phase::idle && now != phase::collecting))
     return; // a round that is being decided takes it over
-  if (sets_under_way() >= max_sets_in_flight)
+  const bool collecting = std::any_of(savings_.begin(), savings_.end(),
+                                      [](const auto& s) { return s.second.why == occasion::time && !s.second.asked.empty(); });
+  if (collecting || sets_under_way() >= max_sets_in_flight)
     return; // asked again when one is written
   const bool news = std::any_of(trainers_.begin(), trainers_.end(), [](const trainer& t) {
     return is_live(t.state) && !(t.state == trainer_state::paused && !t.saved.file.empty() && t.saved.step == t.step);
@@ -93,6 +97,20 @@ void coordinator::save_if_due() {
   }
   save_due_ = false;
   wake_for_saving();
+}
+
+/// A set that waits for the third alarm in vain takes what there is of those who do not answer: their step does not end.
+void coordinator::on_save_alarm() {
+  save_due_ = true;
+  std::vector<std::uint64_t> late;
+  for (auto& [number, s] : savings_)
+    if (s.why == occasion::time && !s.asked.empty() && ++s.alarms >= 3)
+      late.push_back(number);
+  for (const auto number : late)
+    take_older_states(number, [](const trainer&) { return true; });
+  save_if_due();
+  if (save_due_)
+    wake_for_saving();
 }
 
 /// A set that was begun between two sync points is recorded before the next one's decisions, which are not in its states. True: one
@@ -190,7 +208,10 @@ void coordinator::add_state(std::uint64_t number, const trainer& t, const state_
         return;
       i->second.waiting.erase(who.trainer);
       if (state) {
-        i->second.parts.push_back({who, *state});
+        auto in_it = who; // it may have come further than it has told
+        if (const auto mark = read_mark(**state))
+          in_it.step = mark->step;
+        i->second.parts.push_back({in_it, *state});
       } else {
         c.event("state_lost", {{"trainer", who.trainer}, {"name", who.name}, {"reason", state.error().text}});
         // Without it a resumption would have this trainer begin anew, beside others that do not.

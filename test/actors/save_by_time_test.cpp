@@ -25,7 +25,7 @@ std::map<core::trainer_id, core::decision> mix(const core::policy_input& in, cor
 /// Saves as often as it can.
 core::experiment saved_all_the_time(core::experiment x) {
   x.checkpoints.every_syncs = 0;
-  x.checkpoints.every_seconds = 1e-6;
+  x.checkpoints.every_seconds = 0.002;
   return x;
 }
 
