@@ -36,8 +36,9 @@ struct arguments {
   std::vector<unsigned> members{1, 4, 16, 64};
   unsigned slots = 1, rounds = 5;
   double seconds = 0.5;
-  std::int64_t block = 0;
-  bool synthetic = false, join = false, limits = false, tf32 = false, as_json = false;
+  std::int64_t block = 0, examples = 60000;
+  unsigned steps = 0;
+  bool synthetic = false, join = false, limits = false, tf32 = false, no_capture = false, as_json = false;
 };
 
 gpu::precision_kind precision_of(const arguments& args) {
@@ -45,7 +46,7 @@ gpu::precision_kind precision_of(const arguments& args) {
 }
 
 gpu::dataset_ptr load(const arguments& args) {
-  auto data = gpu::load_dataset(bench::data_of(args.model, args.synthetic));
+  auto data = gpu::load_dataset(bench::data_of(args.model, args.synthetic, args.examples));
   if (!data)
     throw std::runtime_error(data.error().text);
   return std::make_shared<const gpu::dataset>(std::move(*data));
@@ -107,7 +108,19 @@ public:
       task(k, [&](gpu::context&) { who_[k]->work.reset(); });
   }
 
-  speed rate(double seconds) {
+  /// Until each has made so many steps beside all others, but no shorter than `seconds`: then what happens in a first step, and the
+  /// capture in a second, is over for all of them.
+  void warm_up(std::uint64_t steps, double seconds) { (void)rate(seconds, steps); }
+  /// Steps of the one that made fewest so far.
+  std::uint64_t least_steps() const {
+    auto least = ~std::uint64_t{0};
+    for (const auto& w : who_)
+      least = std::min(least, w->progress.load());
+    return least;
+  }
+
+  /// Over `seconds`, and longer where one has not made `least` steps by then.
+  speed rate(double seconds, std::uint64_t least = 0) {
     std::vector<std::future<std::uint64_t>> runs;
     const auto start = clock::now();
     const auto cpu_start = cpu_seconds();
@@ -121,7 +134,13 @@ public:
           p->set_value(o.steps);
       });
     }
+    std::vector<std::uint64_t> goals;
+    for (const auto& w : who_) // all are under way
+      goals.push_back(w->progress.load() + least);
     std::this_thread::sleep_until(start + std::chrono::duration<double>(seconds));
+    for (std::size_t k = 0; k < who_.size(); ++k)
+      while (who_[k]->progress.load() < goals[k] && runs[k].wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout)
+        ; // one that failed is over
     for (std::size_t k = 0; k < who_.size(); ++k)
       slot(k).interrupt(who_[k]);
     std::uint64_t steps = 0;
@@ -227,8 +246,9 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
   const auto fused_bytes = fused.bytes();
   field unfused(args, slots, cache, data, members, false);
   const auto unfused_bytes = unfused.bytes() - fused_bytes;
-  fused.rate(0.1 * args.seconds);
-  unfused.rate(0.1 * args.seconds);
+  fused.warm_up(3, 0.1 * args.seconds);
+  unfused.warm_up(3, 0.1 * args.seconds);
+  const auto warm = std::min(fused.least_steps(), unfused.least_steps());
   std::vector<double> with, without, ratio, cpu_with, cpu_without, cpu_ratio;
   for (unsigned r = 0; r < args.rounds; ++r) {
     // Each goes first in every other round.
@@ -251,6 +271,7 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
           {"flops_per_step", work.flops},
           {"bytes_per_step", work.bytes},
           {"tf32", args.tf32},
+          {"captured", !args.no_capture && slots.front()->options().device.kind == gpu::device_kind::cuda},
           {"bench", "fusion"},
           {"model", args.model},
           {"precision", args.precision},
@@ -269,8 +290,43 @@ json measure(const arguments& args, const std::vector<std::unique_ptr<gpu::slot_
           {"cpu_ratio", median(cpu_ratio)},
           {"ratio_least", *std::min_element(ratio.begin(), ratio.end())},
           {"ratio_most", *std::max_element(ratio.begin(), ratio.end())},
+          {"least_warm_up_steps", warm},
           {"rounds", args.rounds},
           {"seconds", args.seconds}};
+}
+
+gpu::group_options group_of(const arguments& args, gpu::context& ctx, gpu::data_cache& cache, const gpu::dataset_ptr& data) {
+  gpu::group_options o;
+  o.make = bench::factory_of(args.model, precision_of(args));
+  o.optimizer = bench::optimizer_of(args.model);
+  o.batch = bench::batch_of(args.model);
+  o.data = cache.resident(ctx, data);
+  o.block = args.block;
+  return o;
+}
+
+/// So many steps of all as one and nothing else, for a profiler: the same operations each time.
+json only_steps(const arguments& args, gpu::slot_worker& slot, gpu::data_cache& cache, const gpu::dataset_ptr& data,
+                unsigned members) {
+  json out = {{"program", "troupe"},   {"bench", "steps"},   {"model", args.model}, {"precision", args.precision},
+              {"device", args.device}, {"tf32", args.tf32}, {"members", members},  {"steps", args.steps}};
+  on(slot, [&](gpu::context& ctx) {
+    gpu::training_group g(ctx, group_of(args, ctx, cache, data));
+    std::vector<std::int64_t> all;
+    for (unsigned k = 0; k < members; ++k) {
+      all.push_back(g.join(k));
+      gpu::member_params p;
+      p.lr = 0.01F;
+      p.momentum = 0.9F;
+      g.set_params(all.back(), p);
+    }
+    g.set_active(all);
+    for (unsigned i = 0; i < args.steps; ++i)
+      g.step();
+    ctx.synchronize();
+    out["captures"] = ctx.snapshot().captures;
+  });
+  return out;
 }
 
 /// Microseconds of a join and of a leave, in a group of so many.
@@ -278,13 +334,7 @@ json measure_join(const arguments& args, gpu::slot_worker& slot, gpu::data_cache
                   unsigned members) {
   json out = {{"program", "troupe"}, {"bench", "join"}, {"model", args.model}, {"device", args.device}, {"members", members}};
   on(slot, [&](gpu::context& ctx) {
-    gpu::group_options o;
-    o.make = bench::factory_of(args.model, precision_of(args));
-    o.optimizer = bench::optimizer_of(args.model);
-    o.batch = bench::batch_of(args.model);
-    o.data = cache.resident(ctx, data);
-    o.block = args.block;
-    gpu::training_group g(ctx, o);
+    gpu::training_group g(ctx, group_of(args, ctx, cache, data));
     std::vector<std::int64_t> all;
     for (unsigned k = 0; k < members; ++k)
       all.push_back(g.join(k));
@@ -321,7 +371,7 @@ void run(const arguments& args) {
     throw std::runtime_error(device.error().text);
   auto plan = std::make_shared<gpu::gemm_plan>();
   gpu::data_cache cache; // outlives the slots, which hold its copies
-  const auto data = load(args);
+  const auto data = args.limits ? nullptr : load(args);
   std::vector<std::unique_ptr<gpu::slot_worker>> slots;
   for (unsigned i = 0; i < args.slots; ++i) {
     gpu::slot_options o;
@@ -329,6 +379,7 @@ void run(const arguments& args) {
     o.index = i;
     o.plan = plan;
     o.math = args.tf32 ? gpu::math_mode::tf32 : gpu::math_mode::fp32;
+    o.capture = args.no_capture ? gpu::capture_mode::never : gpu::capture_mode::automatic;
     if (const auto& cores = device->cores; !cores.empty() && args.slots > 1)
       o.cores = {cores[i % cores.size()]};
     slots.push_back(std::make_unique<gpu::slot_worker>(o));
@@ -343,6 +394,10 @@ void run(const arguments& args) {
     return;
   }
   for (const auto members : args.members) {
+    if (args.steps > 0) {
+      std::cout << only_steps(args, *slots.front(), cache, data, members).dump() << std::endl;
+      continue;
+    }
     const auto x = args.join ? measure_join(args, *slots.front(), cache, data, members) : measure(args, slots, cache, data, members);
     if (args.as_json)
       std::cout << x.dump() << '\n';
@@ -375,7 +430,10 @@ int main(int argc, char** argv) {
   app.add_option("--device", args.device, "cpu, cuda, cuda:1, a GPU's UUID")->capture_default_str();
   app.add_option("--block", args.block, "CPU: the most members of a turn; 0: as the product chooses")->check(CLI::NonNegativeNumber);
   app.add_flag("--synthetic", args.synthetic, "Made-up data of the same shape instead of Fashion-MNIST or word lists");
+  app.add_option("--examples", args.examples, "With --synthetic: so many")->check(CLI::Range(1000, 100000000))->capture_default_str();
   app.add_flag("--tf32", args.tf32, "GPU: products on tensor cores");
+  app.add_flag("--no-capture", args.no_capture, "GPU: every operation of a step is launched by itself");
+  app.add_option("--steps", args.steps, "So many steps of all as one and no measurement: for a profiler");
   app.add_flag("--limits", args.limits, "What the slots can copy and compute at most, instead of speed");
   app.add_flag("--join", args.join, "What a member's coming and going costs, instead of speed");
   app.add_flag("--json", args.as_json, "One JSON object a line");

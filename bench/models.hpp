@@ -70,21 +70,21 @@ inline std::string describe(const std::string& name, gpu::precision_kind precisi
   return name == "transformer" ? transformer_of(precision).describe() : network_of(name, precision).describe();
 }
 
-/// What such a model trains on: real data, or, `synthetic`, made-up data of its shape (always for micro).
-inline gpu::data_spec data_of(const std::string& name, bool synthetic) {
+/// What such a model trains on: real data, or, `synthetic`, so many made-up examples of its shape (always for micro).
+inline gpu::data_spec data_of(const std::string& name, bool synthetic, std::int64_t examples = 60000) {
   gpu::data_spec s;
   if (name == "transformer") {
     s.type = synthetic ? "synthetic_text" : "languages";
     s.classes = 5;
     s.vocabulary = 256;
-    s.train = 60000;
+    s.train = examples;
   } else if (name == "micro") {
     s.type = "synthetic";
   } else {
     s.type = synthetic ? "synthetic" : "fashion_mnist";
     s.height = s.width = 28;
     if (synthetic)
-      s.train = 60000;
+      s.train = examples;
   }
   return s;
 }

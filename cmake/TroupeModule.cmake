@@ -18,6 +18,14 @@ function(troupe_module name)
   install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endfunction()
 
+# troupe_portable(target): in the build tree, a program finds libraries in the folder lib beside its own before the system's, and so
+# do those libraries: script/gpu-check packs it with them. An rpath of the old kind, since one of the new kind does not hold for what
+# libraries need.
+function(troupe_portable target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+endfunction()
+
 # troupe_test(core SOURCES a_test.cpp ... LIBS troupe::core [TIMEOUT s] [LABELS ...])
 # One doctest binary test_<name>, one CTest test per doctest test case.
 function(troupe_test name)

@@ -385,6 +385,7 @@ void read_slots(const json& j, std::vector<slot_request>& into, std::vector<erro
     in.whole("milli_share", r.milli_share, 1, 1000);
     in.whole("memory_bytes", r.memory_bytes, 1, max_steps);
     in.whole("pinned_bytes", r.pinned_bytes, 1, max_steps);
+    in.boolean("capture", r.capture);
     in.finish();
     auto& share = shares[r.device] += std::uint64_t{r.milli_share} * r.count;
     if (share > 1000)

@@ -65,7 +65,7 @@ json sync(const sync_options& s) {
 }
 
 json slot(const slot_request& r) {
-  json out{{"device", r.device}, {"count", r.count}};
+  json out{{"device", r.device}, {"count", r.count}, {"capture", r.capture}};
   if (r.milli_share > 0)
     out["milli_share"] = r.milli_share;
   if (r.memory_bytes > 0)

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "cuda_libraries.hpp"
 #include "cuda_support.hpp"
 #include "shared_library.hpp"
 
@@ -11,7 +12,7 @@ cuda_blas::cuda_blas(cudaStream_t stream, void* workspace, std::size_t workspace
                      const std::string& label)
     : label_(label) {
   std::string why;
-  const auto lib = shared_library::open(cuda_library_names("libcublas"), cuda_library_folders(), why);
+  const auto lib = shared_library::open(cuda_library_paths("libcublas"), why);
   decltype(&cublasCreate_v2) create = nullptr;
   decltype(&cublasSetStream_v2) set_stream = nullptr;
   decltype(&cublasSetWorkspace_v2) set_workspace = nullptr;
@@ -23,9 +24,7 @@ cuda_blas::cuda_blas(cudaStream_t stream, void* workspace, std::size_t workspace
       !lib->get(status_text_, "cublasGetStatusString", why) || !lib->get(sgemm_, "cublasSgemm_v2", why) ||
       !lib->get(sgemm_batched_, "cublasSgemmStridedBatched", why) ||
       !lib->get(gemm_batched_, "cublasGemmStridedBatchedEx", why))
-    throw device_error(label_ + ": a GPU slot needs cuBLAS, which cannot be loaded: " + why +
-                           "; install the CUDA toolkit's libcublas, or put its folder on LD_LIBRARY_PATH",
-                       false);
+    throw device_error(label_ + ": a GPU slot needs cuBLAS, which cannot be loaded: " + why + cuda_library_advice, false);
   check(create(&handle_), "cublasCreate");
   try {
     check(set_stream(handle_, stream), "cublasSetStream");

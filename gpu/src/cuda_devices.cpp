@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "cuda_support.hpp"
@@ -16,20 +15,6 @@ std::string uuid_text(const cudaDeviceProp& p) {
   const bool slice =
       std::string_view(p.name).find(" MIG ") != std::string_view::npos; // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
   return (slice ? "MIG-" : "GPU-") + std::string(text);
-}
-
-std::vector<std::string> cuda_library_folders() {
-  std::vector<std::string> out;
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"})
-    if (const char* home = std::getenv(name); home != nullptr && home[0] == '/')
-      out.push_back(std::string(home) + "/lib64");
-  out.emplace_back(TROUPE_CUDA_LIBRARY_DIR);
-  out.emplace_back("/usr/local/cuda/lib64");
-  return out;
-}
-
-std::vector<std::string> cuda_library_names(const std::string& stem) {
-  return {stem + ".so." + std::to_string(CUDART_VERSION / 1000), stem + ".so"};
 }
 
 std::uint64_t free_cuda_memory(const device_info& device) {

@@ -8,6 +8,7 @@
 #include <nvrtc.h>
 
 #include "backend.hpp"
+#include "cuda_libraries.hpp"
 #include "cuda_support.hpp"
 #include "shared_library.hpp"
 
@@ -36,8 +37,7 @@ struct nvrtc {
 
   /// False, with what is missing in `why`.
   bool load(std::string& why) {
-    const auto lib = internal::shared_library::open(internal::cuda_library_names("libnvrtc"),
-                                                    internal::cuda_library_folders(), why);
+    const auto lib = internal::shared_library::open(internal::cuda_library_paths("libnvrtc"), why);
     return lib && lib->get(create, "nvrtcCreateProgram", why) &&
            lib->get(destroy, "nvrtcDestroyProgram", why) &&
            lib->get(add_name, "nvrtcAddNameExpression", why) &&
@@ -82,8 +82,7 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
   std::string why;
   if (!lib.load(why))
     return fault(core::errc::device,
-                 "compiling CUDA source needs NVRTC, which cannot be loaded: " + why +
-                     "; install the CUDA toolkit's libnvrtc, or put its folder on LD_LIBRARY_PATH");
+                 "compiling CUDA source needs NVRTC, which cannot be loaded: " + why + internal::cuda_library_advice);
   program_scope p{lib};
   auto rc = lib.create(&p.program, source.text.c_str(), source.name.c_str(), 0, nullptr, nullptr);
   if (rc != NVRTC_SUCCESS)

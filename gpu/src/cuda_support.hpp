@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <cuda_runtime_api.h>
 
@@ -50,10 +49,5 @@ inline void check_cuda(cudaError_t rc, const std::string& who, const char* call)
 
 /// The UUID as nvidia-smi prints it.
 std::string uuid_text(const cudaDeviceProp& p);
-
-/// Where the toolkit's libraries may lie, besides where the loader looks.
-std::vector<std::string> cuda_library_folders();
-/// "libx.so.13", "libx.so": of the toolkit's own major version first.
-std::vector<std::string> cuda_library_names(const std::string& stem);
 
 } // namespace troupe::gpu::internal

@@ -7,7 +7,7 @@ namespace troupe::gpu::internal {
 
 std::unique_ptr<openblas> openblas::load(std::string* why) {
   std::string text;
-  const auto lib = shared_library::open({"libopenblas.so.0", "libopenblas.so"}, {}, text);
+  const auto lib = shared_library::open({"libopenblas.so.0", "libopenblas.so"}, text);
   std::unique_ptr<openblas> out(new openblas);
   void (*set)(int) = nullptr;
   int (*get)() = nullptr;

@@ -10,10 +10,9 @@ namespace troupe::gpu::internal {
 /// own do not survive being unloaded). A view: copies are cheap.
 class shared_library {
 public:
-  /// The first of `names` that loads, each tried as it is and in `folders`. Else `why` names all that was
+  /// The first of `paths` that loads; a name without a folder is looked for where the loader looks. Else `why` names all that was
   /// tried.
-  static std::optional<shared_library> open(const std::vector<std::string>& names,
-                                            const std::vector<std::string>& folders, std::string& why);
+  static std::optional<shared_library> open(const std::vector<std::string>& paths, std::string& why);
 
   /// Sets `f` to the function `name`; false, with `why`, if the library has none.
   template <class F>
@@ -21,14 +20,17 @@ public:
     f = reinterpret_cast<F*>(find(name, why));
     return f != nullptr;
   }
-  const std::string& path() const noexcept { return path_; }
+  const std::string& path() const noexcept { return path_; } ///< the file
 
 private:
   shared_library(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
   void* find(const char* name, std::string& why) const;
 
   void* handle_;
-  std::string path_; // as it was found
+  std::string path_;
 };
+
+/// The folders of a list such as PATH's, without empty ones.
+std::vector<std::string> split_folders(const char* list);
 
 } // namespace troupe::gpu::internal

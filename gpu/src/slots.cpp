@@ -80,6 +80,7 @@ std::vector<slot_options> make_slots(const device_report& found, std::span<const
       s.math = math;
       s.memory_budget = wanted[i].memory_bytes != 0 ? wanted[i].memory_bytes : budget_of(c.device, milli);
       s.pinned_budget = wanted[i].pinned_bytes != 0 ? wanted[i].pinned_bytes : pinned;
+      s.capture = wanted[i].capture ? capture_mode::automatic : capture_mode::never;
       const auto& cores = c.device.cores;
       if (c.device.kind == device_kind::cpu && wanted[i].milli_share != 0 && !cores.empty()) {
         const auto n = std::max<std::size_t>(1, cores.size() * milli / whole);

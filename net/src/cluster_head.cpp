@@ -14,6 +14,7 @@
 #include "fetch_states.hpp"
 #include "gatekeeper.hpp"
 #include "proof.hpp"
+#include "slot_orders.hpp"
 #include "troupe/actors/blob_store.hpp"
 #include "troupe/actors/caf_io.hpp"
 #include "troupe/actors/run_access.hpp"
@@ -107,8 +108,7 @@ core::result<void> cluster_head::impl::open() {
     w.terms.plan = options.plan;
     w.terms.slice_us = static_cast<std::uint64_t>(options.slice.count());
     for (const auto& slot : options.slots[i])
-      w.terms.slots.push_back({slot.device.id, {slot.cores.begin(), slot.cores.end()}, slot.memory_budget, slot.pinned_budget,
-                               static_cast<std::uint8_t>(slot.math)});
+      w.terms.slots.push_back(order_of(slot));
     expected.push_back(std::move(w));
   }
   gatekeeper_events events;

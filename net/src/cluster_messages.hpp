@@ -24,7 +24,7 @@
 namespace troupe::net {
 
 /// Rises whenever a message of the control plane changes its form. Worker and head must have the same.
-inline constexpr std::uint32_t message_format = 4;
+inline constexpr std::uint32_t message_format = 5;
 
 /// The form of this one message stays as it is for ever: it is what different versions understand of each other.
 struct knock {
@@ -55,9 +55,9 @@ struct slot_order {
   std::string device; ///< id
   std::vector<std::int32_t> cores;
   std::uint64_t memory_budget = 0, pinned_budget = 0;
-  std::uint8_t math = 0;
+  std::uint8_t math = 0, capture = 0;
 };
-TROUPE_INSPECT(slot_order, device, cores, memory_budget, pinned_budget, math)
+TROUPE_INSPECT(slot_order, device, cores, memory_budget, pinned_budget, math, capture)
 
 struct admission {
   std::uint32_t node = 0;

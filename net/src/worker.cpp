@@ -17,6 +17,7 @@
 #include "fetch_states.hpp"
 #include "gate.hpp"
 #include "proof.hpp"
+#include "slot_orders.hpp"
 #include "troupe/actors/blob_store.hpp"
 #include "troupe/actors/caf_io.hpp"
 #include "troupe/actors/node_agent.hpp"
@@ -238,13 +239,9 @@ core::result<std::vector<std::shared_ptr<gpu::slot_worker>>> member::open_slots(
     const auto device = gpu::find_device(found, order.device);
     if (!device)
       return device.error();
-    gpu::slot_options s;
+    auto s = options_of(order);
     s.device = *device;
     s.index = static_cast<unsigned>(slots.size());
-    s.cores.assign(order.cores.begin(), order.cores.end());
-    s.memory_budget = order.memory_budget;
-    s.pinned_budget = order.pinned_budget;
-    s.math = static_cast<gpu::math_mode>(order.math);
     s.plan = plan;
     gpu::slot_worker::settings settings;
     settings.slice = std::chrono::microseconds{terms_.slice_us};

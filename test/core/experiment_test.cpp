@@ -97,7 +97,8 @@ TEST_CASE("every key of an experiment is read") {
     "checkpoints": {"every_syncs": 0, "keep": 3},
     "record": {"max_unwritten": 5, "max_unwritten_bytes": 600},
     "failures": {"max_restarts": 0, "fail_fast": true, "refill": true},
-    "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000, "pinned_bytes": 7}, {}],
+    "slots": [{"device": "cuda", "count": 2, "milli_share": 500, "memory_bytes": 1000000, "pinned_bytes": 7,
+               "capture": false}, {}],
     "quantum_ms": 0.5, "fusion": false, "rebalance": false, "math": "tf32"})");
   CHECK(x.name == "all");
   CHECK(x.seed == UINT64_MAX);
@@ -125,8 +126,10 @@ TEST_CASE("every key of an experiment is read") {
   CHECK(x.slots[0].milli_share == 500);
   CHECK(x.slots[0].memory_bytes == 1'000'000);
   CHECK(x.slots[0].pinned_bytes == 7);
+  CHECK_FALSE(x.slots[0].capture);
   CHECK(x.slots[1].device == "cpu");
   CHECK(x.slots[1].count == 1);
+  CHECK(x.slots[1].capture);
   CHECK(x.quantum_ms == 0.5);
   CHECK_FALSE(x.fusion);
   CHECK_FALSE(x.rebalance);
@@ -325,6 +328,12 @@ TEST_CASE("sync options that contradict each other are refused") {
   CHECK(faults(R"("deadline_seconds": -1)") == 1);
 }
 
+TEST_CASE("whether a slot captures its steps is true or false and nothing else") {
+  CHECK(faults_of(with_members(R"("slots": [{"device": "cuda", "capture": "never"}])")) ==
+        texts{"/slots/0/capture: must be true or false, but is a text"});
+  CHECK(faults_of(with_members(R"("slots": [{"device": "cuda", "captures": false}])")).size() == 1);
+}
+
 TEST_CASE("slots cannot take more than the whole device") {
   CHECK(faults_of(with_members(R"("slots": [{"device": "cuda:0", "count": 3, "milli_share": 300},
                                             {"device": "cuda:0", "milli_share": 200}])")) ==
@@ -379,9 +388,12 @@ TEST_CASE("an experiment written out parses to the same experiment") {
                      "n": {"type": "integer", "low": 1, "high": 4, "log": true},
                      "q": {"type": "uniform", "low": 0, "high": 1, "quantum": 0.25},
                      "c": {"type": "choice", "values": [null, "x", 3, 0.5], "ordered": true}},
-    "slots": [{"device": "cuda", "count": 2, "milli_share": 500}]})");
+    "slots": [{"device": "cuda", "count": 2, "milli_share": 500}, {"capture": false}]})");
   auto text = experiment_text(x);
   auto y = parsed(text);
+  REQUIRE(y.slots.size() == 2);
+  CHECK(y.slots[0].capture);
+  CHECK_FALSE(y.slots[1].capture);
   CHECK(experiment_text(y) == text);
   CHECK(y.trainers[1].hp == x.trainers[1].hp);
   CHECK(y.trainers[1].seed == x.trainers[1].seed);

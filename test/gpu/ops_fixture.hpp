@@ -181,7 +181,7 @@ struct device_under_test {
 };
 
 /// One context for each CPU table, one for the CUDA kernels run on the CPU, and one for the first GPU.
-inline std::vector<device_under_test> devices() {
+inline std::vector<device_under_test> make_devices() {
   std::vector<device_under_test> all;
   const device_report report = find_devices();
   bool gpu = false;
@@ -213,6 +213,13 @@ inline std::vector<device_under_test> devices() {
       FAIL("no GPU took part, but TROUPE_REQUIRE_CUDA=1: " << report.cuda_status);
   }
   return all;
+}
+
+/// The same in all cases of a process: a GPU's context costs more than most of them. Never destroyed, since at the end of the
+/// process CUDA may be gone first.
+inline std::vector<device_under_test>& devices() {
+  static auto* const all = new std::vector<device_under_test>(make_devices());
+  return *all;
 }
 
 /// Adds a test case that says so where no GPU takes part; used once.

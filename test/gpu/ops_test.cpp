@@ -104,6 +104,13 @@ void act_backward_conforms() {
 
 TEST_CASE("ops: say when no GPU takes part") { report_missing_gpu(); }
 
+TEST_CASE("ops: all cases of a process share one context a device") {
+  auto& first = devices();
+  const auto* ctx = first.front().ctx.get();
+  CHECK(&devices() == &first);
+  CHECK(devices().front().ctx.get() == ctx);
+}
+
 TEST_CASE("bias_act adds the bias and applies the activation in fp32") { bias_act_conforms<float>(); }
 TEST_CASE("bias_act adds the bias and applies the activation in bf16") { bias_act_conforms<bf16>(); }
 

@@ -85,6 +85,14 @@ TEST_CASE("slots may pin a quarter of what other programs leave of the host's me
   CHECK(gpu::available_host_memory() > 0);
 }
 
+TEST_CASE("a slot that was told not to capture its steps does not and others decide by their device") {
+  const auto a = ask({{.device = "cuda", .count = 2, .capture = false}, {.device = "cuda:1"}});
+  REQUIRE(a.slots.size() == 3);
+  CHECK(a.slots[0].capture == gpu::capture_mode::never);
+  CHECK(a.slots[1].capture == gpu::capture_mode::never);
+  CHECK(a.slots[2].capture == gpu::capture_mode::automatic);
+}
+
 TEST_CASE("CPU slots are pinned only where they have a share of their own and then to cores apart") {
   auto plain = ask({{.device = "cpu", .count = 2}});
   CHECK(plain.slots[0].cores.empty());

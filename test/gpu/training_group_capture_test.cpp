@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "gpu/group_bench.hpp"
+#include "troupe/gpu/slots.hpp"
 
 using namespace group_test;
 
@@ -81,6 +82,39 @@ TEST_CASE("on an emulated GPU a push or a member that comes or goes needs no new
   CHECK(b.ctx.snapshot().launches > captures);
   for (std::int64_t k = 0; k < 3; ++k)
     CHECK(b.hash(k) == direct.hash(k));
+}
+
+TEST_CASE("on an emulated GPU a slot that is told not to capture trains to the same bits with no captures") {
+  network_spec tiny;
+  tiny.hidden = {4};
+  const auto trained = [&](bool capture) {
+    std::vector<core::error> faults;
+    const core::slot_request wanted{.capture = capture};
+    auto mode = make_slots(find_devices(), {&wanted, 1}, math_mode::fp32, "/slots", faults).at(0).capture;
+    if (mode == capture_mode::automatic) // as a GPU decides
+      mode = capture_mode::always;
+    group_bench b(tiny, optimizer_kind::sgd, small_data(), 0, true, 0, 0, mode);
+    std::vector<std::int64_t> all;
+    for (std::int64_t k = 0; k < 4; ++k) {
+      all.push_back(b.group->join(static_cast<std::uint64_t>(k)));
+      b.group->set_params(all.back(), params_of(k));
+    }
+    b.group->set_active(all);
+    for (int i = 0; i < 5; ++i)
+      b.group->step();
+    std::vector<std::uint64_t> hashes;
+    for (const auto k : all)
+      hashes.push_back(b.hash(k));
+    return std::pair(hashes, b.ctx.snapshot());
+  };
+  const auto [captured, with] = trained(true);
+  const auto [direct, without] = trained(false);
+  CHECK(captured == direct);
+  CHECK(with.captures == 1);
+  CHECK(with.launches == 4);
+  CHECK(without.captures == 0);
+  CHECK(without.launches == 0);
+  CHECK(without.capture_fault.empty());
 }
 
 TEST_CASE("on an emulated GPU a captured group that fills no power of two computes what a direct one does bit for bit") {

@@ -78,6 +78,7 @@ struct slot_request {
   std::uint32_t milli_share = 0;   ///< thousandths of the device per slot; 0: an equal share
   std::uint64_t memory_bytes = 0;  ///< budget per slot; 0: share of the device's memory, none on the CPU
   std::uint64_t pinned_bytes = 0;  ///< of host memory per slot that states and batches wait in; 0: a part of a quarter of what is available
+  bool capture = true;             ///< GPU: steps are captured once and launched whole; false: each operation is enqueued by itself
 };
 
 /// An experiment file, checked whole. docs/experiment.md lists every key and default.
