@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstdio>
 
+#include "character_width.hpp"
+
 namespace troupe::cli {
 
 namespace {
-
-bool continues(char c) noexcept { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 template <class... Args>
 std::string formatted(const char* format, Args... args) {
@@ -20,8 +20,13 @@ std::string formatted(const char* format, Args... args) {
 
 } // namespace
 
-std::size_t width_of(std::string_view text) noexcept {
-  return text.size() - static_cast<std::size_t>(std::ranges::count_if(text, continues));
+std::size_t width_of(std::string_view text) {
+  std::size_t columns = 0;
+  each_character(text, [&](std::string_view, std::size_t width) {
+    columns += width;
+    return true;
+  });
+  return columns;
 }
 
 std::string shortened(std::string_view text, std::size_t width) {
@@ -29,15 +34,20 @@ std::string shortened(std::string_view text, std::size_t width) {
     return std::string{text};
   if (width == 0)
     return {};
-  std::size_t end = 0;
-  for (std::size_t columns = 0; end < text.size(); ++end)
-    if (!continues(text[end]) && columns++ == width - 1)
-      break;
+  std::size_t columns = 0, end = 0;
+  each_character(text, [&](std::string_view character, std::size_t more) {
+    if (columns + more > width - 1)
+      return false;
+    columns += more;
+    end += character.size();
+    return true;
+  });
   return std::string{text.substr(0, end)} + "…";
 }
 
 std::string padded(std::string_view text, std::size_t width, bool right) {
-  std::string blanks(width > width_of(text) ? width - width_of(text) : 0, ' ');
+  const auto used = width_of(text);
+  const std::string blanks(width > used ? width - used : 0, ' ');
   return right ? blanks + std::string{text} : std::string{text} + blanks;
 }
 
@@ -94,6 +104,8 @@ std::string count_text(std::uint64_t n, std::string_view one, std::string_view m
 
 void text_table::add(std::vector<std::string> cells) {
   cells.resize(columns_.size());
+  for (auto& cell : cells) // such as a failure's text of several lines
+    std::ranges::replace_if(cell, [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
   rows_.push_back(std::move(cells));
 }
 

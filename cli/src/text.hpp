@@ -10,9 +10,10 @@
 /// Numbers and tables as people read them.
 namespace troupe::cli {
 
-/// Columns that `text` takes on a terminal: its code points (wide ones are not told apart).
-std::size_t width_of(std::string_view text) noexcept;
-/// At most `width` columns; what is cut off is shown by "…".
+/// Columns that UTF-8 text takes on a terminal: two for each wide character (CJK, emoji), none for combining marks, joiners and control
+/// characters, one for a byte that is no UTF-8. A sequence of emoji that are joined into one counts as its parts, as most terminals do.
+std::size_t width_of(std::string_view text);
+/// At most `width` columns; what is cut off is shown by "…". A mark stays with the character it belongs to.
 std::string shortened(std::string_view text, std::size_t width);
 std::string padded(std::string_view text, std::size_t width, bool right = false);
 

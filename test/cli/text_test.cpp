@@ -19,6 +19,36 @@ TEST_CASE("texts are measured and cut by characters and not by bytes") {
   CHECK(padded("12345", 4) == "12345");
 }
 
+TEST_CASE("texts are measured and cut by the columns they take on a terminal") {
+  CHECK(width_of("\u4e2d\u6587") == 4);     // CJK
+  CHECK(width_of("\uff21") == 2);           // a full-width letter
+  CHECK(width_of("\U0001F600") == 2);       // an emoji
+  CHECK(width_of("\U0001FAE8") == 2);       // of Unicode 15, newer than some C libraries
+  CHECK(width_of("e\u0301") == 1);          // with a combining accent
+  CHECK(width_of("a\u200bb\ufe0f") == 2);   // of no width
+  CHECK(width_of("\t\x1b\x7f\u009b") == 0); // control characters
+  CHECK(width_of("\xff\xc3(\xe4\xb8") == 5); // no UTF-8: a column for each byte
+  CHECK(width_of("") == 0);
+  CHECK(shortened("\u4e2d\u6587", 4) == "\u4e2d\u6587");
+  CHECK(shortened("\u4e2d\u6587", 3) == "\u4e2d…");
+  CHECK(shortened("\u4e2d\u6587", 2) == "…"); // half a character cannot be shown
+  CHECK(shortened("ae\u0301bcd", 3) == "ae\u0301…");
+  CHECK(padded("\U0001F600", 4) == "\U0001F600  ");
+  CHECK(padded("\u4e2d", 1) == "\u4e2d");
+}
+
+TEST_CASE("columns stay in line under wide characters and line ends") {
+  text_table t{{{"trainer"}, {"step", true}}};
+  t.add({"\u6df1\u5c64\u5b66\u7fd2\U0001F680", "7"});
+  t.add({"e\u0301t\u00e9", "12"});
+  t.add({"two\nlines", "1"});
+  CHECK(t.str() == "trainer     step\n"
+                   "----------  ----\n"
+                   "\u6df1\u5c64\u5b66\u7fd2\U0001F680     7\n"
+                   "e\u0301t\u00e9           12\n"
+                   "two lines      1\n");
+}
+
 TEST_CASE("metrics have four decimals unless they are very large or small") {
   CHECK(metric_text(0.87123) == "0.8712");
   CHECK(metric_text(0) == "0.0000");
