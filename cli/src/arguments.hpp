@@ -19,6 +19,7 @@ struct session_arguments {
   unsigned workers = 0;
   bool json = false;
   bool quiet = false;
+  std::vector<std::string> given; ///< those of the above that were given, but --json: "--slots" …
 };
 
 struct run_arguments {
@@ -59,10 +60,11 @@ using command = std::variant<run_arguments, resume_arguments, control_arguments,
                              show_arguments>;
 
 /// Reads the command line. Help, version and complaints are printed here; then `what` is empty and `status` is the exit
-/// status.
+/// status. A complaint is JSON on `out` where --json is among the words, text on `err` else.
 struct parsed_arguments {
   std::optional<command> what;
   int status = exit_done;
+  bool json = false; ///< --json is among the words
 };
 parsed_arguments parse_arguments(int argc, const char* const* argv, std::ostream& out, std::ostream& err);
 

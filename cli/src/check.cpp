@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "slots.hpp"
 #include "text.hpp"
 
 namespace troupe::cli {
@@ -32,6 +33,9 @@ std::string schedule_text(const core::sync_options& sync) {
 
 int check_experiment(const check_arguments& a, const registries& with, output to) {
   auto loaded = load_experiment(a.experiment, std::nullopt, with);
+  if (auto* exp = std::get_if<core::experiment>(&loaded))
+    if (auto faults = check_own_pins(*exp); !faults.empty())
+      loaded = std::move(faults);
   if (auto* faults = std::get_if<std::vector<core::error>>(&loaded)) {
     if (a.json) {
       nlohmann::json out{{"kind", "check"}, {"ok", false}};

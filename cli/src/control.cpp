@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments.hpp"
 #include "troupe/actors/slot_json.hpp"
 
 namespace troupe::cli {
@@ -14,7 +15,8 @@ using nlohmann::json;
 
 namespace {
 
-json refused(const std::string& text) { return {{"ok", false}, {"error", text}}; }
+json refused(const core::error& e) { return {{"ok", false}, {"error", e.text}, {"code", std::string{to_string(e.code)}}}; }
+json refused(const std::string& text) { return refused(core::error{core::errc::refused, text}); }
 
 json to_json(const actors::acknowledgements& xs) {
   json list = json::array();
@@ -58,6 +60,18 @@ json status_to_json(const actors::run_status& s) {
   for (auto& x : s.slots)
     out["slots"].push_back(actors::to_json(x));
   return out;
+}
+
+int status_of_refusal(core::errc code) {
+  return code == core::errc::invalid_argument || code == core::errc::not_found ? exit_wrong_use : exit_failed;
+}
+
+int status_of_refusal(const json& answer) {
+  const auto code = answer.value("code", std::string{});
+  for (auto wrong : {core::errc::invalid_argument, core::errc::not_found})
+    if (code == to_string(wrong))
+      return exit_wrong_use;
+  return exit_failed;
 }
 
 core::result<actors::run_status> status_from_json(const json& j) {
@@ -114,7 +128,8 @@ core::result<actors::run_status> status_from_json(const json& j) {
   }
 }
 
-control_desk::control_desk(actors::run_control run) : run_(std::move(run)), thread_([this] { loop(); }) {}
+control_desk::control_desk(actors::run_control run, entry_check check)
+    : run_(std::move(run)), check_entry_(std::move(check)), thread_([this] { loop(); }) {}
 
 control_desk::~control_desk() { finish(); }
 
@@ -137,7 +152,7 @@ void control_desk::await(std::future<core::result<T>> future, answer reply, F as
       return std::nullopt;
     try {
       auto x = shared->get();
-      return x ? as_json(*x) : refused(x.error().text);
+      return x ? as_json(*x) : refused(x.error());
     } catch (const std::future_error&) { // its promise was dropped
       return refused("the run is over");
     }
@@ -175,9 +190,11 @@ void control_desk::handle(const json& request, answer reply) {
   } else if (what == "push") {
     auto changes = core::hyperparameters_from_json(request.contains("changes") ? request["changes"] : json{}, "/changes");
     if (!changes)
-      return reply(refused(changes.error().text));
+      return reply(refused(changes.error()));
     await(run_.push(who, *std::move(changes)), std::move(reply), acknowledged);
   } else if (what == "add") {
+    if (auto ok = check_entry_ ? check_entry_(text("entry")) : core::result<void>{}; !ok)
+      return reply(refused(ok.error()));
     await(run_.add_trainer(text("entry")), std::move(reply),
           [](core::trainer_id t) { return json{{"ok", true}, {"trainer", t}}; });
   } else {

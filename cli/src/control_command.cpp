@@ -48,26 +48,24 @@ core::result<json> request_for(const control_arguments& a) {
       auto assignment = core::parse_assignment(text);
       if (!assignment)
         return assignment.error();
+      if (changes.find(assignment->first))
+        return core::error{core::errc::invalid_argument, "'" + assignment->first + "' is given twice"};
       changes.set(assignment->first, assignment->second);
     }
     out["changes"] = core::to_json(changes);
   }
   if (a.what == verb::add) {
-    if (a.entry.find('{') != std::string::npos) {
-      out["entry"] = a.entry;
-    } else {
-      auto text = read_text(a.entry);
-      if (!text)
-        return text.error();
-      out["entry"] = *text;
-    }
+    auto text = read_trainer_entry(a.entry);
+    if (!text)
+      return text.error();
+    out["entry"] = *text;
   }
   return out;
 }
 
 int complain(const control_arguments& a, output to, const std::string& text, int status) {
   if (a.json)
-    print_json(to.out, {{"ok", false}, {"error", text}});
+    print_json(to.out, failed_result(text));
   else
     to.err << "troupe: " << text << "\n";
   return status;
@@ -85,6 +83,8 @@ void print_answer(const control_arguments& a, const json& answer, std::ostream& 
 } // namespace
 
 int control_run(const control_arguments& a, output to) {
+  if (auto ok = check_run_directory(a.run); !ok)
+    return complain(a, to, ok.error().text, exit_wrong_use);
   auto request = request_for(a);
   if (!request)
     return complain(a, to, request.error().text, exit_wrong_use);
@@ -94,10 +94,10 @@ int control_run(const control_arguments& a, output to) {
     // A run that has ended still has a state to show.
     if (a.what == verb::status && answer.error().code == core::errc::refused)
       return show_run({a.run, a.json, true}, to);
-    return complain(a, to, answer.error().text, answer.error().code == core::errc::not_found ? exit_wrong_use : exit_failed);
+    return complain(a, to, answer.error().text, status_of_refusal(answer.error().code));
   }
   if (!answer->value("ok", false))
-    return complain(a, to, answer->value("error", std::string{"the run refused without a reason"}), exit_failed);
+    return complain(a, to, answer->value("error", std::string{"the run refused without a reason"}), status_of_refusal(*answer));
   if (a.json) {
     print_json(to.out, *answer);
     return exit_done;

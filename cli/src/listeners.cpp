@@ -32,6 +32,14 @@ json with_kind(std::string_view kind, json members) {
 
 } // namespace
 
+std::chrono::milliseconds progress_interval(const session_arguments& a, bool live, std::size_t trainers) {
+  using std::chrono::milliseconds;
+  if (a.quiet)
+    return milliseconds{0};
+  auto each = static_cast<std::int64_t>(trainers);
+  return a.json ? milliseconds{1000 + each} : live ? milliseconds{100 + each / 10} : milliseconds{10'000 + each};
+}
+
 json result_json(const actors::run_summary& s) {
   json out{{"kind", "result"},       {"outcome", std::string{to_string(s.outcome)}}, {"directory", s.directory},
            {"sync_points", s.rounds}, {"seconds", s.seconds},                        {"trainers", json::array()},

@@ -7,10 +7,15 @@
 #include <string>
 #include <utility>
 
+#include "arguments.hpp"
 #include "screen.hpp"
 #include "troupe/actors/run.hpp"
 
 namespace troupe::cli {
+
+/// How often a run tells its progress: every second as JSON, ten times a second on a live terminal, else every ten seconds; 0: never. A
+/// status costs the run about a microsecond a trainer, and its JSON as much again for whoever reads it, so large runs tell it less often.
+std::chrono::milliseconds progress_interval(const session_arguments& a, bool live, std::size_t trainers);
 
 /// Prints one JSON object a line: kinds "started", "progress", "sync_point", what is recorded (docs/file-formats.md), and at
 /// the end "result". Used on the run's listener thread; `result` may be called from any once the run is over.

@@ -59,15 +59,6 @@ int status_of(const core::error& e) {
   }
 }
 
-/// A status costs the run about a microsecond a trainer, and its JSON as much again for whoever reads it.
-std::chrono::milliseconds progress_interval(const session_arguments& a, bool live, std::size_t trainers) {
-  using std::chrono::milliseconds;
-  if (a.quiet)
-    return milliseconds{0};
-  auto each = static_cast<std::int64_t>(trainers);
-  return a.json ? milliseconds{1000 + each} : live ? milliseconds{100 + each / 10} : milliseconds{10'000 + each};
-}
-
 } // namespace
 
 int cannot_start(const session_arguments& a, output to, const std::string& text, int status,
@@ -98,6 +89,9 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   if (a.workers > 0 && count && *count < a.workers)
     return cannot_start(a, to, std::to_string(a.workers) + " workers need at least as many slots: --slots " + std::to_string(*count),
                         exit_wrong_use);
+  if (count && a.devices.size() > *count)
+    return cannot_start(a, to, "--slots " + std::to_string(*count) + " leaves '" + a.devices[*count] +
+                                   "' without a slot: give at least as many slots as devices", exit_wrong_use);
   const auto devices = gpu::find_devices();
   auto chosen = choose_slots(exp, count, a.devices, devices);
   if (const auto* few = std::get_if<std::vector<gpu::slot_options>>(&chosen); few && few->size() < a.workers) {
@@ -110,6 +104,9 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   if (auto* faults = std::get_if<std::vector<core::error>>(&chosen))
     return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
   auto slots = std::get<std::vector<gpu::slot_options>>(std::move(chosen));
+  const auto all_slots = slots;
+  if (const auto faults = check_pins(exp, slots, a.workers, devices); !faults.empty())
+    return cannot_start(a, to, "trainers have slots of their own that are not there", exit_wrong_use, faults);
   std::string note;
   auto plan = plan_products(exp, *with.workloads, slots, from == session_start::fresh ? "" : directory, note);
   if (!note.empty())
@@ -161,7 +158,8 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   if (auto kept = keep_plan(*plan, directory); !kept)
     say("troupe: " + kept.error().text + "; a resumption may differ in the last bits\n");
 
-  control_desk desk{(*run)->control()};
+  const auto check_entry = [&](const std::string& entry) { return check_pin_of(entry, all_slots, a.workers, devices); };
+  control_desk desk{(*run)->control(), check_entry};
   auto server = net::control_server::start({directory, {}}, [&](nlohmann::json request, net::control_server::reply answer) {
     desk.handle(request, std::move(answer));
   });

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "control.hpp"
+#include "files.hpp"
 #include "run_view.hpp"
 #include "text.hpp"
 #include "troupe/actors/slot_json.hpp"
@@ -120,14 +122,18 @@ std::string text_of(const kept_slots& x) {
 } // namespace
 
 int show_run(const show_arguments& a, output to) {
-  auto run = core::read_run(a.run);
-  if (!run) {
+  const auto complain = [&](const core::error& e) {
     if (a.json)
-      print_json(to.out, failed_result(run.error().text));
+      print_json(to.out, failed_result(e.text));
     else
-      to.err << "troupe: " << run.error().text << "\n";
-    return run.error().code == core::errc::not_found ? exit_wrong_use : exit_failed;
-  }
+      to.err << "troupe: " << e.text << "\n";
+    return status_of_refusal(e.code);
+  };
+  if (auto ok = check_run_directory(a.run); !ok)
+    return complain(ok.error());
+  auto run = core::read_run(a.run);
+  if (!run)
+    return complain(run.error());
   bool in_use = core::is_run_in_use(a.run);
   std::optional<kept_slots> slots;
   if (a.slots) {
@@ -154,10 +160,8 @@ int show_run(const show_arguments& a, output to) {
     if (auto e = sync_point_of(line))
       to.out << sync_point_text(*e) << "\n";
   });
-  if (!shown && shown.error().code != core::errc::not_found) { // a run cut off at its very beginning has no record
-    to.err << "troupe: " << shown.error().text << "\n";
-    return exit_failed;
-  }
+  if (!shown && shown.error().code != core::errc::not_found) // a run cut off at its very beginning has no record
+    return complain(shown.error());
   to.out << "trainers\n" << trainers_text(run->trainers);
   if (!run->sets.empty()) {
     auto& newest = run->sets.back().set;

@@ -1,8 +1,15 @@
 #include "slots.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <map>
 
+#include <nlohmann/json.hpp>
+
+#include "text.hpp"
+#include "troupe/core/placement.hpp"
 #include "troupe/gpu/slots.hpp"
+#include "troupe/net/cluster.hpp"
 
 namespace troupe::cli {
 
@@ -40,9 +47,15 @@ std::variant<std::vector<gpu::slot_options>, std::vector<core::error>>
 choose_slots(const core::experiment& exp, std::optional<unsigned> count, const std::vector<std::string>& devices,
              const gpu::device_report& report) {
   std::vector<core::error> faults;
-  for (auto& selector : devices)
-    if (auto d = gpu::find_device(report, selector); !d)
+  std::map<std::string, std::string> given; // names of devices by id
+  for (auto& selector : devices) {
+    const auto d = gpu::find_device(report, selector);
+    if (!d)
       faults.push_back({d.error().code, "--device: " + d.error().text});
+    else if (const auto [first, fresh] = given.emplace(d->id, selector); !fresh)
+      faults.push_back({core::errc::invalid_argument,
+                        "--device: '" + selector + "' is the same device as '" + first->second + "': --slots says how many slots it has"});
+  }
   if (!faults.empty())
     return faults;
   auto math = exp.math == "tf32" ? gpu::math_mode::tf32 : gpu::math_mode::fp32;
@@ -51,6 +64,70 @@ choose_slots(const core::experiment& exp, std::optional<unsigned> count, const s
   if (!faults.empty())
     return faults;
   return slots;
+}
+
+std::vector<core::error> check_pins(const core::experiment& exp, const std::vector<gpu::slot_options>& slots, unsigned workers,
+                                    const gpu::device_report& report) {
+  std::vector<core::slot_place> places;
+  std::uint32_t node = workers > 0 ? 1 : 0;
+  for (const auto& process : net::deal_slots(slots, std::max(1u, workers))) {
+    for (const auto& s : process)
+      places.push_back({node, s.index, s.device.id});
+    ++node;
+  }
+  std::string names;
+  for (std::size_t i = 0; i < places.size() && i < 8; ++i)
+    names += (i == 0 ? "" : ", ") + std::to_string(places[i].node) + "/" + std::to_string(places[i].slot) + " (" + places[i].device + ")";
+  if (places.size() > 8)
+    names += ", …";
+  core::placement board{places};
+  std::vector<core::error> faults;
+  const std::string* last = nullptr; // entry with a fault: trainers of one entry have one slot
+  for (const auto& t : exp.trainers) {
+    if (t.slot.empty() || (last && *last == t.where))
+      continue;
+    auto pin = t.slot;
+    if (pin.starts_with("cuda:"))
+      if (auto device = gpu::find_device(report, pin))
+        pin = device->id;
+    if (board.place(0, t.name, pin))
+      continue;
+    faults.push_back({core::errc::invalid_argument, t.where + "/slot: '" + t.slot + "' is no slot of this run, which has " +
+                                                        count_text(slots.size(), "slot", "slots") + ": " + names});
+    last = &t.where;
+  }
+  return faults;
+}
+
+std::vector<core::error> check_own_pins(const core::experiment& exp) {
+  std::uint64_t count = 0;
+  for (const auto& s : exp.slots)
+    count += s.count;
+  std::vector<core::error> faults;
+  for (const auto& t : exp.trainers) {
+    const std::string_view number = std::string_view{t.slot}.substr(t.slot.starts_with("0/") ? 2 : 0);
+    std::uint64_t n = 0;
+    const auto [end, fault] = std::from_chars(number.data(), number.data() + number.size(), n);
+    const auto where = t.where + "/slot";
+    if (count == 0 || fault != std::errc{} || end != number.data() + number.size() || n < count)
+      continue;
+    if (faults.empty() || !faults.back().text.starts_with(where + ":"))
+      faults.push_back({core::errc::invalid_argument, where + ": '" + t.slot + "' is no slot: the file's /slots are " + std::to_string(count) +
+                                                          ", and the first has the number 0"});
+  }
+  return faults;
+}
+
+core::result<void> check_pin_of(const std::string& entry, const std::vector<gpu::slot_options>& slots, unsigned workers,
+                                const gpu::device_report& report) {
+  const auto j = nlohmann::json::parse(entry, nullptr, false, true);
+  const auto slot = j.is_object() ? j.find("slot") : j.end();
+  if (!j.is_object() || slot == j.end() || !(slot->is_string() || slot->is_number_unsigned()))
+    return {};
+  core::experiment one;
+  one.trainers.emplace_back().slot = slot->is_string() ? slot->get<std::string>() : slot->dump();
+  const auto faults = check_pins(one, slots, workers, report);
+  return faults.empty() ? core::result<void>{} : faults.front();
 }
 
 } // namespace troupe::cli

@@ -22,4 +22,16 @@ std::variant<std::vector<gpu::slot_options>, std::vector<core::error>>
 choose_slots(const core::experiment& exp, std::optional<unsigned> count, const std::vector<std::string>& devices,
              const gpu::device_report& report);
 
+/// What is wrong with the trainers' own "slot"s where these are the slots, dealt to `workers` processes if there are any: a fault for each
+/// entry of the file that names one which does not exist.
+std::vector<core::error> check_pins(const core::experiment& exp, const std::vector<gpu::slot_options>& slots, unsigned workers,
+                                    const gpu::device_report& report);
+
+/// The same of the file alone, as far as its own "slots" tell: a number beyond them.
+std::vector<core::error> check_own_pins(const core::experiment& exp);
+
+/// The same for an entry that is to be added to a run with these slots. What else may be wrong with it is not looked at.
+core::result<void> check_pin_of(const std::string& entry, const std::vector<gpu::slot_options>& slots, unsigned workers,
+                                const gpu::device_report& report);
+
 } // namespace troupe::cli

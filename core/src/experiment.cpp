@@ -121,6 +121,7 @@ public:
     if (!in.is_object())
       return;
     trainer_spec base;
+    base.where = where;
     base.name = "trainer";
     in.text("name", base.name);
     std::uint64_t count = 1;
@@ -215,12 +216,16 @@ private:
     auto* j = in.raw("slot");
     if (!j)
       return;
-    if (j->is_number_unsigned())
-      into.slot = std::to_string(j->get<std::uint64_t>());
-    else if (j->is_string())
+    if (j->is_number()) {
+      if (const auto n = in.whole_number(*j, in.pointer("slot"), 0, UINT32_MAX))
+        into.slot = std::to_string(*n);
+    } else if (j->is_string()) {
       into.slot = j->get<std::string>();
-    else
+      if (into.slot.empty())
+        in.fault("slot", "must not be empty: without it any slot will do");
+    } else {
       in.fault("slot", "must be a slot's number or a device such as \"cuda:0\", but is " + std::string{kind_of(*j)});
+    }
   }
 
   void read_priority(object_reader& in, trainer_spec& into) {
@@ -527,6 +532,12 @@ std::variant<experiment, std::vector<error>> parse_experiment(std::string_view t
   if (!faults.empty())
     return faults;
   return out;
+}
+
+std::vector<error> document_faults(std::string_view text) {
+  std::vector<error> faults;
+  (void)internal::parse_document(text, faults);
+  return faults;
 }
 
 std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view text, const experiment& of,

@@ -1,5 +1,6 @@
 #include "troupe/core/value.hpp"
 
+#include <charconv>
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -203,8 +204,14 @@ result<std::pair<std::string, value>> parse_assignment(std::string_view text) {
   if (eq == std::string_view::npos || name.empty())
     return invalid("\"" + std::string{text} + "\" is no assignment; write name=value, such as lr=0.01");
   const std::string right{trimmed(text.substr(eq + 1))};
+  if (right.empty())
+    return invalid("'" + std::string{name} + "' is given no value; an empty text is " + std::string{name} + "=\"\"");
   if (!is_utf8(std::string{name}) || !is_utf8(right))
     return invalid("an assignment must be UTF-8 text");
+  double number = 0;
+  if (const auto x = std::from_chars(right.data(), right.data() + right.size(), number);
+      x.ec == std::errc::result_out_of_range && x.ptr == right.data() + right.size())
+    return invalid(std::string{name} + ": " + right + " is out of the range of numbers");
   auto j = json::parse(right, nullptr, false);
   if (j.is_discarded() || j.is_structured())
     j = right;

@@ -14,15 +14,21 @@
 extern char** environ;
 
 child::child(const std::string& folder, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), TROUPE_COMMAND);
+  start(folder, std::move(arguments));
+}
+
+child::child(const std::string& folder, const script& what) { start(folder, {"/bin/sh", "-c", what.text, TROUPE_COMMAND}); }
+
+void child::start(const std::string& folder, std::vector<std::string> words) {
   static int number = 0; // of this test process, to tell the files apart
   err_file_ = folder + "/stderr-" + std::to_string(number++);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw std::runtime_error("cannot make a pipe");
-  arguments.insert(arguments.begin(), TROUPE_COMMAND);
   std::vector<char*> argv;
-  for (auto& a : arguments)
-    argv.push_back(a.data());
+  for (auto& word : words)
+    argv.push_back(word.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
@@ -35,7 +41,7 @@ child::child(const std::string& folder, std::vector<std::string> arguments) {
   ::close(ends[1]);
   pipe_ = ends[0];
   if (rc != 0)
-    throw std::runtime_error("cannot start " TROUPE_COMMAND);
+    throw std::runtime_error("cannot start " + words[0]);
 }
 
 child::~child() {
@@ -87,6 +93,12 @@ int child::wait() {
 std::string child::err() const {
   std::ifstream in{err_file_};
   return {std::istreambuf_iterator<char>{in}, {}};
+}
+
+finished shell(const std::string& folder, const std::string& script) {
+  child c{folder, child::script{script}};
+  auto status = c.wait();
+  return {status, c.out(), c.err()};
 }
 
 finished troupe(const std::string& folder, std::vector<std::string> arguments) {

@@ -10,6 +10,11 @@ class child {
 public:
   /// Starts it in `folder`; standard input is empty.
   child(const std::string& folder, std::vector<std::string> arguments);
+  /// Starts a shell with this text, in which "$0" is the command: for other inputs and outputs than a pipe.
+  struct script {
+    std::string text;
+  };
+  child(const std::string& folder, const script& what);
   child(const child&) = delete;
   child& operator=(const child&) = delete;
   /// Kills it if it is still there.
@@ -27,6 +32,8 @@ public:
   std::string err() const;
 
 private:
+  void start(const std::string& folder, std::vector<std::string> words);
+
   pid_t pid_ = -1;
   int pipe_ = -1;
   std::string out_, pending_, err_file_;
@@ -38,3 +45,4 @@ struct finished {
 };
 /// Runs it to its end.
 finished troupe(const std::string& folder, std::vector<std::string> arguments);
+finished shell(const std::string& folder, const std::string& script);

@@ -1,56 +1,22 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <initializer_list>
+#include <memory>
+#include <set>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "child.hpp"
+#include "experiments.hpp"
 #include "temporary_folder.hpp"
 
 using nlohmann::json;
 
 namespace {
-
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
-std::vector<json> lines_of(const std::string& text) {
-  std::vector<json> out;
-  std::istringstream in{text};
-  for (std::string line; std::getline(in, line);)
-    out.push_back(json::parse(line));
-  return out;
-}
-
-std::vector<json> of_kind(const std::vector<json>& lines, const std::string& kind) {
-  std::vector<json> out;
-  for (auto& line : lines)
-    if (line["kind"] == kind)
-      out.push_back(line);
-  return out;
-}
-
-/// Three trainers that meet at steps 100 and 200, hand weights over and end at 300.
-std::string short_experiment() {
-  return R"({
-    "name": "short", "seed": 3,
-    "defaults": {"workload": {"type": "idle"}, "stop_step": 300},
-    "trainers": [{"name": "a", "hyperparameters": {"lr": 0.0001}}, {"name": "b", "hyperparameters": {"lr": 0.001}},
-                 {"name": "c", "hyperparameters": {"lr": 0.002}}],
-    "search_space": {"lr": {"type": "log_uniform", "low": 0.0001, "high": 0.01}},
-    "sync": {"at_steps": [100, 200]},
-    "policy": {"type": "pbt", "metric": "accuracy", "quantile": 0.34}})";
-}
-
-/// Two trainers that go on until they are told to stop.
-std::string endless_experiment() {
-  return R"({
-    "name": "endless",
-    "defaults": {"workload": {"type": "idle", "step_us": 100}, "stop_step": 1000000000, "hyperparameters": {"lr": 0.001}},
-    "trainers": [{"name": "a"}, {"name": "b"}],
-    "sync": {"every_steps": 50}})";
-}
 
 /// A run of the short experiment in `cut`, ended by a signal after its first sync point. One that a busy machine let end before the
 /// signal came is begun anew with slower steps: no number of steps is too many on every machine.
@@ -72,6 +38,22 @@ cut_off cut_by(int signal, const temporary_folder& folder) {
     if (status != 0 || step_us > 10'000)
       return {status, told, run.out(), run.err()};
   }
+}
+
+std::vector<pid_t> children_of(int parent) {
+  std::vector<pid_t> out;
+  for (auto& entry : std::filesystem::directory_iterator{"/proc"}) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos)
+      continue;
+    const auto text = read_whole((entry.path() / "stat").string()); // "PID (NAME) STATE PARENT …"
+    std::istringstream rest{text.substr(std::min(text.size(), text.rfind(')') + 1))};
+    std::string state;
+    int its_parent = 0;
+    if (rest >> state >> its_parent && its_parent == parent)
+      out.push_back(std::stoi(name));
+  }
+  return out;
 }
 
 } // namespace
@@ -220,6 +202,125 @@ TEST_CASE("run without an output directory numbers its own and says where the re
   }
 }
 
+TEST_CASE("an experiment that is started many times at once has as many runs") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  std::vector<std::unique_ptr<child>> runs;
+  for (int i = 0; i < 6; ++i)
+    runs.push_back(std::make_unique<child>(folder.path(), std::vector<std::string>{"run", "e.json", "--device", "cpu", "--slots", "1", "--json", "-q"}));
+  std::set<std::string> directories;
+  for (auto& run : runs) {
+    CHECK(run->wait() == 0);
+    CHECK(run->err() == "");
+    directories.insert(lines_of(run->out()).back()["directory"].get<std::string>());
+  }
+  CHECK(directories == std::set<std::string>{"runs/short-1", "runs/short-2", "runs/short-3", "runs/short-4", "runs/short-5", "runs/short-6"});
+}
+
+TEST_CASE("quiet prints the results alone") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  auto text = troupe(folder.path(), {"run", "e.json", "--device", "cpu", "--quiet"});
+  CHECK(text.status == 0);
+  CHECK(text.out.starts_with("results\n  trainer"));
+  CHECK_FALSE(contains(text.out, "sync point 0"));
+  auto lines = lines_of(troupe(folder.path(), {"run", "e.json", "--device", "cpu", "--quiet", "--json"}).out);
+  CHECK(of_kind(lines, "progress").empty());
+  CHECK(lines.back()["kind"] == "result");
+}
+
+TEST_CASE("the choice of matrix libraries is kept with the run and for the next") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", R"({"trainers": [{"name": "a", "stop_step": 20, "workload": {"type": "mlp", "hidden": [8], "batch": 32,
+    "data": {"type": "synthetic", "train": 256, "test": 64}}}]})");
+  CHECK(shell(folder.path(), "XDG_CACHE_HOME=$PWD/cache \"$0\" run e.json --device cpu --out out").status == 0);
+  CHECK_FALSE(std::filesystem::is_empty(folder / "cache/troupe"));
+  CHECK(json::parse(read_whole(folder / "out/products.json")).is_object());
+  CHECK(shell(folder.path(), "XDG_CACHE_HOME=$PWD/cache \"$0\" run e.json --device cpu --out again").status == 0);
+  CHECK(read_whole(folder / "again/products.json") == read_whole(folder / "out/products.json"));
+  // A resumption reads it.
+  write_whole(folder / "e.json", R"({"trainers": [{"name": "a", "stop_step": 1000000000, "workload": {"type": "mlp", "hidden": [8],
+    "batch": 32, "data": {"type": "synthetic", "train": 256, "test": 64}}}]})");
+  for (const std::string command : {"run e.json", "resume cut"}) {
+    child cut{folder.path(), child::script{"exec \"$0\" " + command + (command == "run e.json" ? " --out cut" : "") + " --device cpu --json"}};
+    REQUIRE(cut.read_until("\"started\"") != "");
+    cut.signal(SIGINT);
+    CHECK(cut.wait() == 1);
+    CHECK(contains(cut.err(), "products.json") == (command == "resume cut"));
+    write_whole(folder / "cut/products.json", "{");
+  }
+}
+
+TEST_CASE("a command waits for a run that stands still as long as it was told to") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", endless_experiment());
+  child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  REQUIRE(run.read_until("\"started\"") != "");
+  run.signal(SIGSTOP);
+  auto late = troupe(folder.path(), {"status", "out", "--timeout", "0.05"});
+  CHECK(late.status == 1);
+  CHECK(contains(late.err, "did not answer within 50 ms"));
+  run.signal(SIGCONT);
+  CHECK(troupe(folder.path(), {"stop", "out"}).status == 0);
+  CHECK(run.wait() == 0);
+}
+
+TEST_CASE("a status comes though a worker stands still") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", endless_experiment());
+  child run{folder.path(), {"run", "e.json", "--workers", "1", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  REQUIRE(run.read_until("\"started\"") != "");
+  const auto workers = children_of(json::parse(read_whole(folder / "out/control.json"))["pid"].get<int>());
+  REQUIRE(workers.size() == 1);
+  REQUIRE(::kill(workers[0], SIGSTOP) == 0);
+  const auto status = troupe(folder.path(), {"status", "out", "--json"});
+  CHECK(status.status == 0);
+  const auto slots = json::parse(status.out)["slots"];
+  REQUIRE(slots.size() == 1);
+  CHECK(slots[0]["slot"] == "1/0");
+  CHECK(slots[0]["answered"] == false);
+  CHECK_FALSE(slots[0].contains("steps"));
+}
+
+TEST_CASE("each kind of JSON line has the members that are documented") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", short_experiment());
+  const auto has = [](const json& j, std::initializer_list<const char*> members) {
+    for (auto* member : members) {
+      INFO(member, " in ", j.dump().substr(0, 300));
+      CHECK(j.contains(member));
+    }
+  };
+  const auto lines = lines_of(troupe(folder.path(), {"run", "e.json", "--device", "cpu", "--slots", "1", "--json"}).out);
+  const auto started = of_kind(lines, "started").at(0);
+  has(started, {"experiment", "trainers", "slots"});
+  has(started["trainers"][0], {"trainer", "name", "workload", "state", "step", "stop_step", "slot", "hyperparameters"});
+  has(started["slots"][0], {"slot", "node", "device", "device_id", "model", "memory_budget"});
+  const auto point = of_kind(lines, "sync_point").at(0);
+  has(point, {"index", "step", "trainers"});
+  has(point["trainers"][0], {"name", "step", "loss", "accuracy", "hyperparameters", "decision"});
+  has(of_kind(lines, "trainer_started").at(0), {"trainer", "name", "incarnation", "step", "slot"});
+  has(of_kind(lines, "trainer_finished").at(0), {"trainer", "name", "incarnation", "stopped", "metadata", "file"});
+  const auto& result = lines.back();
+  has(result, {"outcome", "directory", "seconds", "sync_points", "trainers", "barrier_wait_seconds", "barrier_bound_seconds", "record"});
+  has(result["trainers"][0], {"state", "step", "metadata", "state_hash", "barrier_wait_seconds", "barrier_bound_seconds"});
+  has(result["record"], {"unwritten", "unwritten_bytes", "most_unwritten", "held_back", "held_back_seconds"});
+
+  write_whole(folder / "endless.json", endless_experiment());
+  child run{folder.path(), {"run", "endless.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  json progress;
+  for (bool reported = false; !reported;) { // the first may come before the first sync point
+    const auto line = run.read_until("\"kind\":\"progress\"");
+    REQUIRE(line != "");
+    progress = json::parse(line);
+    reported = progress["trainers"][0].contains("metadata") && progress["slots"][0].contains("busy_seconds");
+  }
+  has(progress, {"experiment", "trainers", "slots", "record", "seconds"});
+  has(progress["slots"][0], {"trainers", "running", "waiting", "busy_seconds", "idle_seconds", "steps", "memory_used", "pages_out"});
+  CHECK(troupe(folder.path(), {"stop", "out"}).status == 0);
+  CHECK(run.wait() == 0);
+}
+
 TEST_CASE("a seed from the command line replaces the file's and is kept") {
   temporary_folder folder;
   write_whole(folder / "e.json", short_experiment());
@@ -306,7 +407,7 @@ TEST_CASE("a run is steered from other processes") {
   CHECK(pushed.status == 0);
   CHECK(contains(pushed.out, "changed a at step "));
   auto wrong = steer({"push", "lr=often"});
-  CHECK(wrong.status == 1);
+  CHECK(wrong.status == 2);
   CHECK(contains(wrong.err, "lr"));
   CHECK(steer({"push", "nothing"}).status == 2);
   CHECK(contains(steer({"pause", "--trainer", "nobody"}).err, "nobody"));
@@ -323,7 +424,7 @@ TEST_CASE("a run is steered from other processes") {
   auto added = steer({"add", R"({"name": "c", "stop_step": 100})"});
   CHECK(added.status == 0);
   CHECK(contains(added.out, "added as trainer 2"));
-  CHECK(steer({"add", R"({"name": "a"})"}).status == 1);
+  CHECK(steer({"add", R"({"name": "a"})"}).status == 2);
 
   CHECK(contains(steer({"stop", "--trainer", "b"}).out, "stopped b at step "));
   CHECK(steer({"stop"}).status == 0);

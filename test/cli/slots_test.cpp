@@ -68,6 +68,47 @@ TEST_CASE("the command line goes before the experiment") {
   CHECK(x[2].math == gpu::math_mode::tf32);
 }
 
+TEST_CASE("a device under two names is a fault") {
+  auto x = choose_slots(with_trainers(4), std::nullopt, {"cpu", "cuda", "cuda:0", "GPU-0"}, machine(2));
+  auto& faults = std::get<std::vector<core::error>>(x);
+  REQUIRE(faults.size() == 2);
+  CHECK(faults[0].text == "--device: 'cuda:0' is the same device as 'cuda': --slots says how many slots it has");
+  CHECK(faults[1].text.starts_with("--device: 'GPU-0' is the same device"));
+}
+
+TEST_CASE("a trainer finds its own slot by number and place and device or is a fault of its entry") {
+  auto exp = with_trainers(3);
+  const auto report = machine(2);
+  const auto on = slots(exp, 3, {"cuda:0", "cuda:1", "cpu"}, 2);
+  const auto faults = [&](const std::string& pin, unsigned workers = 0) {
+    for (std::size_t i = 0; i < exp.trainers.size(); ++i) {
+      exp.trainers[i].slot = i == 0 ? "" : pin;
+      exp.trainers[i].where = "/trainers/" + std::to_string(i / 2); // the last two are of one entry, or of two
+    }
+    return check_pins(exp, on, workers, report);
+  };
+  for (auto pin : {"", "0", "2", "0/0", "0/2", "cpu", "cuda", "cuda:1", "GPU-1000", "GPU-0"}) {
+    INFO(pin);
+    CHECK(faults(pin).empty());
+  }
+  for (auto pin : {"3", "0/3", "1/0", "cuda:2", "GPU-2", "gpu", "-1"}) {
+    INFO(pin);
+    CHECK(faults(pin).size() == 2);
+  }
+  CHECK(faults("3")[0].text ==
+        "/trainers/0/slot: '3' is no slot of this run, which has 3 slots: 0/0 (GPU-0000), 0/1 (GPU-1000), 0/2 (cpu)");
+  CHECK(check_pin_of(R"({"name": "late", "slot": 2})", on, 0, report));
+  CHECK(check_pin_of(R"({"name": "late"})", on, 0, report));
+  CHECK(check_pin_of("{", on, 0, report)); // wrong in another way
+  const auto late = check_pin_of(R"({"name": "late", "slot": 7})", on, 0, report);
+  REQUIRE_FALSE(late);
+  CHECK(late.error().text.starts_with("/slot: '7' is no slot of this run"));
+  CHECK(faults("1/1", 2).empty()); // dealt to two processes: 1/0, 2/0, 1/1
+  CHECK(faults("2/0", 2).empty());
+  CHECK(faults("2/1", 2).size() == 2);
+  CHECK(faults("0/0", 2).size() == 2); // the head has none then
+}
+
 TEST_CASE("slots of one GPU share its memory") {
   auto one = slots(with_trainers(5), 1, {"cuda"}, 1);
   auto four = slots(with_trainers(5), 4, {"cuda"}, 1);

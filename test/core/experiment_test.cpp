@@ -184,6 +184,31 @@ TEST_CASE("hyperparameters of the search space are drawn where a trainer gives n
   CHECK(lr(x, 7) != lr(parsed(text(2)), 7));
 }
 
+TEST_CASE("a slot is a whole number in any form or a text that is not empty") {
+  for (auto slot : {"2", "2.0", "2e0", "\"2\""}) {
+    auto x = parsed(R"({"trainers": [{"workload": {"type": "mlp"}, "stop_step": 10, "slot": )" + std::string{slot} + "}]}");
+    CHECK(x.trainers[0].slot == "2");
+  }
+  CHECK(trainer_faults(R"("slot": "")") == texts{"/trainers/0/slot: must not be empty: without it any slot will do"});
+  for (auto slot : {"-1", "1.5", "4294967296", "1e300"})
+    CHECK(trainer_faults("\"slot\": " + std::string{slot})[0].starts_with("/trainers/0/slot: must be a whole number from 0"));
+  CHECK(trainer_faults(R"("slot": [1])")[0].starts_with("/trainers/0/slot: must be a slot's number or a device"));
+}
+
+TEST_CASE("trainers know their entry in the file") {
+  auto x = parsed(R"({"trainers": [{"name": "a", "workload": {"type": "mlp"}, "stop_step": 10},
+                                   {"name": "b", "count": 2, "workload": {"type": "mlp"}, "stop_step": 10}]})");
+  CHECK(x.trainers[0].where == "/trainers/0");
+  CHECK(x.trainers[1].where == "/trainers/1");
+  CHECK(x.trainers[2].where == "/trainers/1");
+}
+
+TEST_CASE("what keeps a text from being read is told apart from what it says") {
+  CHECK(document_faults("{\"trainers\": 3} // wrong, but readable").empty());
+  CHECK(document_faults("{").at(0).text.starts_with("line 1, column "));
+  CHECK(document_faults(R"({"a": 1, "a": 2})").at(0).text == "/a: is given twice");
+}
+
 TEST_CASE("what is no JSON is one fault with line and column") {
   auto x = faults_of("{\n  \"name\": \"a\",\n  \"seed\": ,\n}");
   REQUIRE(x.size() == 1);
@@ -227,7 +252,7 @@ TEST_CASE("all faults of a file are reported together with their places") {
                  "/sync/stragglers: 'go_on' is no known treatment; known are wait, go_on_without, stop",
                  "/trainers/0/hyperparameters/lr: must be null, a boolean, a number or a string, but is an array",
                  "/trainers/0/name: must not contain '/', '\\' or control characters",
-                 "/trainers/0/slot: must be a slot's number or a device such as \"cuda:0\", but is a number",
+                 "/trainers/0/slot: must be a whole number from 0 to 4294967295, but is -1",
                  "/trainers/0/workload/type: 'mlpp' is no known workload; did you mean 'mlp'?",
                  "/trainers/1/stop_step: must be a whole number from 1 to 9007199254740992, but is a text",
                  "/trainers/1/workload/type: is missing; known are mlp, cnn",

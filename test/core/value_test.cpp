@@ -120,7 +120,8 @@ TEST_CASE("an assignment is a JSON scalar or else a string") {
   CHECK(parsed("name=\"64\"").second == value{"64"});
   CHECK(parsed(" a.b = x=y ") == std::pair<std::string, value>{"a.b", "x=y"});
   CHECK(parsed("list=[1,2]").second == value{"[1,2]"});
-  CHECK(parsed("empty=").second == value{""});
-  for (const char* text : {"", "lr", "=0.1", " =1", "n=9223372036854775808", "s=\xff", "\xff=1"})
+  CHECK(parsed("empty=\"\"").second == value{""});
+  CHECK(parsed("n=99999999999999999999").second == value{1e20});
+  for (const char* text : {"", "lr", "lr=", "lr= ", "lr=1e999", "lr=-1e999", "=0.1", " =1", "n=9223372036854775808", "s=\xff", "\xff=1"})
     CHECK_FALSE(parse_assignment(text));
 }

@@ -276,3 +276,17 @@ TEST_CASE("while a data set is read others are to be had") {
   reader.join();
   CHECK(refused); // an empty file
 }
+
+TEST_CASE("a relative path of data is made absolute and nothing else is touched") {
+  const auto anchored = [](const char* text) {
+    auto j = nlohmann::ordered_json::parse(text);
+    const bool changed = anchor_data_path(j, "/home/me");
+    CHECK(changed == (j != nlohmann::ordered_json::parse(text)));
+    return j.dump();
+  };
+  CHECK(anchored(R"({"data":{"type":"languages","path":"lists"}})") == R"({"data":{"type":"languages","path":"/home/me/lists"}})");
+  CHECK(anchored(R"({"data":{"path":"../lists"}})") == R"({"data":{"path":"/home/me/../lists"}})");
+  for (auto text : {R"({"data":{"path":"/lists"}})", R"({"data":{"path":""}})", R"({"data":{"path":3}})", R"({"data":"fashion_mnist"})",
+                    R"({"path":"lists"})", R"({})", R"([])", R"("data")"})
+    CHECK(anchored(text) == text);
+}

@@ -29,6 +29,7 @@ struct trainer_spec {
   std::string slot;              ///< "" any, or a slot's number, or a device selector
   std::int32_t priority = 0;     ///< on its slot, those of a higher one go first; -1000 to 1000
   stop_rules stop;
+  std::string where{};           ///< its entry in the file ("/trainers/2"), for faults that are found later; empty: it is in none
 };
 
 /// When trainers meet.
@@ -117,6 +118,10 @@ struct experiment_checkers {
 /// All faults of the file together, each text beginning with its JSON pointer ("/trainers/2/workload/hidden: …"), or with
 /// line and column if it is not JSON. Comments (// and /* */) are allowed.
 std::variant<experiment, std::vector<error>> parse_experiment(std::string_view text, const experiment_checkers& with);
+
+/// What keeps a text from being read as an experiment at all: it is no JSON, has a key twice, is nested too deep. For those who change a
+/// file's text before it is parsed, and would lose these faults with it.
+std::vector<error> document_faults(std::string_view text);
 
 /// One more trainer for a running experiment: the same rules as an entry of "trainers". `count` and `search` are not allowed.
 std::variant<trainer_spec, std::vector<error>> parse_trainer(std::string_view text, const experiment& of,

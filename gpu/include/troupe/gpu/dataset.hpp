@@ -75,6 +75,9 @@ struct data_spec {
   std::string missing_files() const;
 };
 
+/// Makes a relative path in the "data" of a workload's object absolute: it counts against `folder`. False: there is none.
+bool anchor_data_path(nlohmann::ordered_json& workload, const std::string& folder);
+
 /// Where Debian's package dataset-fashion-mnist puts its files; `TROUPE_DATA_DIR`, where set, replaces
 /// /usr/share/datasets.
 std::string fashion_mnist_folder();
