@@ -1,11 +1,18 @@
+#include <cerrno>
+#include <csignal>
 #include <exception>
 #include <iostream>
-
+#include <optional>
+#include <ostream>
 #include <string_view>
+#include <variant>
 
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
 #include "commands.hpp"
+#include "standard_streams.hpp"
 #include "troupe/net/cluster.hpp"
 
 using namespace troupe::cli;
@@ -37,14 +44,51 @@ int worker() {
   return troupe::net::run_worker(options);
 }
 
+/// A command whose whole work is what it prints has failed if that is lost; a run goes on, and what was asked of one is done.
+enum class purpose { to_print, to_do };
+
+purpose purpose_of(const std::optional<command>& what) {
+  if (!what)
+    return purpose::to_print; // help, a complaint
+  if (auto* control = std::get_if<control_arguments>(&*what))
+    return control->what == control_arguments::verb::status ? purpose::to_print : purpose::to_do;
+  return std::holds_alternative<run_arguments>(*what) || std::holds_alternative<resume_arguments>(*what) ? purpose::to_do
+                                                                                                       : purpose::to_print;
+}
+
+int command_line(int argc, char** argv) {
+  auto why_here = purpose::to_print;
+  descriptor_buffer buffer{STDOUT_FILENO, [&](int why) {
+    if (why_here == purpose::to_do)
+      std::cerr << "troupe: standard output cannot be written: " + reason_of(why) +
+                     "; nothing more is printed, a run goes on all the same\n";
+    else if (why != EPIPE) // who left has read what it wanted, as with `| head`
+      std::cerr << "troupe: standard output cannot be written: " + reason_of(why) + "\n";
+  }};
+  std::ostream out{&buffer};
+  auto status = static_cast<int>(exit_done);
+  auto parsed = parse_arguments(argc, argv, out, std::cerr);
+  why_here = purpose_of(parsed.what);
+  try {
+    status = parsed.what ? execute(*parsed.what, {out, std::cerr}) : parsed.status;
+  } catch (const std::exception& e) {
+    status = exit_failed;
+    if (parsed.json)
+      print_json(out, failed_result(e.what()));
+    else
+      std::cerr << "troupe: " << e.what() << "\n";
+  }
+  out.flush();
+  return buffer.failure() != 0 && why_here == purpose::to_print && status == exit_done ? exit_failed : status;
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN); // a reader that leaves is an error of the write, and no end of the process
+  open_closed_standard_streams();
   try {
-    if (argc == 2 && argv[1] == std::string_view{"worker"})
-      return worker();
-    auto parsed = parse_arguments(argc, argv, std::cout, std::cerr);
-    return parsed.what ? execute(*parsed.what, {std::cout, std::cerr}) : parsed.status;
+    return argc == 2 && argv[1] == std::string_view{"worker"} ? worker() : command_line(argc, argv);
   } catch (const std::exception& e) {
     std::cerr << "troupe: " << e.what() << "\n";
     return exit_failed;
