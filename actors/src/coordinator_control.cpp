@@ -335,7 +335,12 @@ void coordinator::add_trainer(const std::string& json, reply<core::trainer_id> t
     to(core::error{core::errc::invalid_argument, text});
     return;
   }
-  const auto id = add(std::get<core::trainer_spec>(std::move(parsed)), json);
+  auto spec = std::get<core::trainer_spec>(std::move(parsed));
+  if (auto ok = resolve_pins({&spec, 1}); !ok) {
+    to(ok.error());
+    return;
+  }
+  const auto id = add(std::move(spec), json);
   if (launched_)
     launch(trainers_[id]);
   to(id);

@@ -236,10 +236,11 @@ core::error all_of(const std::string& what, const std::vector<core::error>& faul
   return out;
 }
 
-/// "cuda:1" means this machine's: it becomes the device's id.
-core::result<void> resolve_pins(core::experiment& exp) {
+} // namespace
+
+core::result<void> internal::resolve_pins(std::span<core::trainer_spec> trainers) {
   std::optional<gpu::device_report> devices;
-  for (auto& t : exp.trainers) {
+  for (auto& t : trainers) {
     if (!t.slot.starts_with("cuda:"))
       continue;
     if (!devices)
@@ -251,6 +252,8 @@ core::result<void> resolve_pins(core::experiment& exp) {
   }
   return {};
 }
+
+namespace {
 
 core::result<void> check(const run_options& o) {
   if (!o.workloads || !o.policies)
@@ -286,8 +289,6 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
   host->options = std::move(options);
   auto& o = host->options;
   host->experiment_id = new_experiment_id();
-  if (auto ok = resolve_pins(o.exp); !ok)
-    return ok.error();
 
   std::vector<core::error> damage;
   const auto text = o.exp; // as in the file, before trainers are added: the record must match it
@@ -297,6 +298,8 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
       return resumed.error();
     host->resumed = std::move(*resumed);
   }
+  if (auto ok = resolve_pins(o.exp.trainers); !ok) // of those that were added before too
+    return ok.error();
 
   std::vector<std::string> names;
   for (const auto& t : o.exp.trainers)

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -73,5 +74,8 @@ private:
 public:
   std::unique_ptr<job_thread> listening; // last: its jobs use the others
 };
+
+/// "cuda:1" as a trainer's slot means this machine's: it becomes the device's id.
+core::result<void> resolve_pins(std::span<core::trainer_spec> trainers);
 
 } // namespace troupe::actors::internal

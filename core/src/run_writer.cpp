@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -285,6 +286,21 @@ result<void> write_experiment(const std::string& path, const std::string& text) 
 
 namespace {
 
+/// Whoever looks whether a run is in use has its lock for a moment, which must not be taken for a program that runs it.
+result<void> take_lock(int lock, const std::string& path) {
+  while (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR)
+      continue;
+    if (errno == EWOULDBLOCK && ::flock(lock, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      return refused(path, "is in use: a program is running it");
+    if (errno != EWOULDBLOCK)
+      return file_error("lock", path + "/" + lock_file, errno);
+    ::flock(lock, LOCK_UN);
+    ::sched_yield();
+  }
+  return {};
+}
+
 result<void> make_folders(const std::string& path) {
   std::error_code failure;
   for (const char* name : {checkpoints_folder, final_folder}) {
@@ -328,8 +344,8 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
       fs::remove(path, failure);
     return lock.error();
   }
-  if (::flock(lock->get(), LOCK_EX | LOCK_NB) != 0)
-    return errno == EWOULDBLOCK ? refused(path, "is in use: a program is running it") : file_error("lock", lock_path, errno);
+  if (auto ok = take_lock(lock->get(), path); !ok)
+    return ok.error();
 
   if (!append && holds_run()) // another program was quicker between the first look and the lock
     return taken();

@@ -249,6 +249,9 @@ TEST_CASE("a trainer that is added joins the rounds") {
   const auto twice =
       c.add_trainer(R"({"name": "late", "workload": {"type": "walk"}, "stop_step": 400})").get();
   CHECK_FALSE(twice);
+  const auto nowhere = c.add_trainer(R"({"name": "far", "workload": {"type": "walk"}, "stop_step": 400, "slot": "cuda:99"})").get();
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().text.find("trainer \"far\"") != std::string::npos);
   const auto wrong = c.add_trainer("{").get();
   CHECK_FALSE(wrong);
   what->release();

@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <random>
 #include <set>
+#include <thread>
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -250,6 +252,21 @@ TEST_CASE("fault 54: only states of the run's own trainers are removed with old 
   CHECK(names_in(x.run + "/checkpoints/00") == std::set<std::string>{"notes.txt", "other.safetensors", "a.safetensors.bak"});
   CHECK(names_in(x.run + "/checkpoints/kept").size() == 5);
   CHECK(read_whole(x.folder / "elsewhere/a.safetensors") == "mine");
+}
+
+TEST_CASE("whoever looks whether a run is in use keeps nobody from going on with it") {
+  two_sets x;
+  std::atomic<bool> enough{false};
+  std::thread looks([&] {
+    while (!enough)
+      (void)is_run_in_use(x.run);
+  });
+  bool opened = true;
+  for (int i = 0; i < 100 && opened; ++i)
+    opened = open_run_directory(x.run, two_trainers(), true).has_value();
+  enough = true;
+  looks.join();
+  CHECK(opened);
 }
 
 // -- a disk that takes nothing ------------------------------------------------------------------------------------------------
