@@ -1,5 +1,6 @@
 #include "troupe/actors/caf.hpp"
 
+#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 
@@ -49,6 +50,28 @@ std::string exception_text(const std::exception_ptr& x) {
   } catch (...) {
     return "an exception that is not a std::exception";
   }
+}
+
+internal::unknown_messages::unknown_messages(std::string who, sink say) : who_(std::move(who)), say_(std::move(say)) {
+  if (!say_)
+    say_ = [](const std::string& line) { std::fprintf(stderr, "troupe: %s\n", line.c_str()); };
+}
+
+internal::unknown_messages::~unknown_messages() {
+  if (count_ > told_)
+    say_(who_ + " dropped " + std::to_string(count_) + " messages that it does not know");
+}
+
+void internal::unknown_messages::note(const caf::strong_actor_ptr& sender) {
+  constexpr std::size_t max_lines = 8;
+  ++count_;
+  if (senders_.size() >= max_lines)
+    return;
+  const auto from = is_remote(sender) ? to_string(sender->node()) : std::string{"this process"};
+  if (!senders_.insert(from).second)
+    return;
+  ++told_;
+  say_(who_ + " dropped a message that it does not know, of " + from + "; more of them are only counted");
 }
 
 std::string caf_key(std::string_view x) {

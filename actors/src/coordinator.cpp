@@ -212,7 +212,13 @@ void coordinator::on_placed(const trainer_ref& who, const std::string& where) {
 }
 
 void coordinator::on_not_placed(const trainer_ref& who, const core::error& why) {
-  if (auto* t = current(who))
+  auto* t = current(who);
+  if (!t)
+    return;
+  // Its slots are lost, or this time there are others: that is not its failure, and its states are worth keeping.
+  if (why.code == core::errc::refused || host_.resumed)
+    leave_for_want_of_slots(*t, why);
+  else
     give_up(*t, why);
 }
 

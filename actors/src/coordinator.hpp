@@ -44,6 +44,9 @@ inline constexpr std::uint32_t max_sets_in_flight = 2;
 ///                        │ none left │ ▼ ▼
 ///                    failed for good (fail fast, refill) trainer_finished
 ///
+/// One for which no slot is left fails nobody: all stop where they are, and the run ends as interrupted. (Were it left out, the
+/// others would end with other weights than a resumption that has such a slot again.)
+///
 /// Running out of memory does not count as a failure while the next life can be placed beside fewer others; until there is room it
 /// waits, and no sync point waits for it.
 ///
@@ -245,6 +248,7 @@ private:
   void leave_all(trainer& t, const std::string& why);
   void check_end();
   void interrupt_now();
+  void leave_for_want_of_slots(const trainer& t, const core::error& why);
   std::optional<core::decision> look_at(trainer& t, const core::metadata& m);
   void check_rules(trainer& t, const core::metadata& m);
   void stop_all(const std::string& reason);
@@ -356,6 +360,7 @@ private:
   std::size_t live_ = 0;
   std::uint64_t dropped_ = 0;
   core::error run_failure_;
+  core::error no_slot_; ///< why the run is left without having been asked to
 
   round round_;
   std::map<core::trainer_id, core::sync_index> replaying_; ///< get a decision again before they are released

@@ -532,7 +532,7 @@ void coordinator::finish_run(bool ask_slots) {
   if (std::exchange(ended_, true))
     return;
   run_summary s;
-  s.error = run_failure_;
+  s.error = run_failure_.text.empty() ? no_slot_ : run_failure_;
   s.rounds = engine_.rounds();
   s.seconds = std::chrono::duration<double>(clock::now() - began_).count();
   s.directory = host_.options.directory;
@@ -555,13 +555,13 @@ void coordinator::finish_run(bool ask_slots) {
               : any_left                 ? run_outcome_kind::interrupted
               : any_failed               ? run_outcome_kind::failed
                                          : run_outcome_kind::done;
-  event("run_ended", {{"outcome", std::string{to_string(s.outcome)}}, {"reason", run_failure_.text}});
+  event("run_ended", {{"outcome", std::string{to_string(s.outcome)}}, {"reason", s.error.text}});
   operations_.clear(); // their askers learn that the run is over
   const auto leave = [this, s](const std::vector<slot_info>* slots) {
     if (slots)
       host_.store->slots(to_json(*slots), true);
     host_.store->flush([on_end = settings_.on_end, s, host = settings_.host](core::result<void> ok) mutable {
-      if (!ok && s.error.text.empty()) {
+      if (!ok && (s.error.text.empty() || s.outcome == run_outcome_kind::interrupted)) {
         s.error = ok.error();
         s.outcome = run_outcome_kind::failed;
       }

@@ -508,10 +508,17 @@ void coordinator::interrupt() {
   perform({}); // at once unless a round is being applied
 }
 
+void coordinator::leave_for_want_of_slots(const trainer& t, const core::error& why) {
+  if (no_slot_.text.empty() && !interrupt_asked_)
+    no_slot_ = {why.code, why.text + (t.failure.text.empty() ? "" : "; " + t.failure.text)};
+  interrupt();
+}
+
 /// Nobody is between decision and resumption: everyone stops where it is.
 void coordinator::interrupt_now() {
   interrupting_ = true;
-  event("interrupted", {{"reason", run_failure_.text.empty() ? "asked to leave" : run_failure_.text}});
+  const auto& why = run_failure_.text.empty() ? no_slot_ : run_failure_;
+  event("interrupted", {{"reason", why.text.empty() ? "asked to leave" : why.text}});
   begin_saving(occasion::leaving);
   for (auto& t : trainers_) {
     if (!is_live(t.state))

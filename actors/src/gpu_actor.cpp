@@ -82,6 +82,7 @@ struct transfer {
 
 mover_self::behavior_type mover(mover_self::stateful_pointer<mover_state> self, const gpu_place& to) {
   on_exception(self);
+  drop_unknown(self, mover_state::name);
   state(self).to = to;
   return {
       [self](const move_tensor& m) -> result<tensor_ref> {

@@ -294,6 +294,7 @@ node_agent_actor spawn_node_agent(caf::actor_system& sys, node_setup setup) {
   return sys.spawn([setup = std::move(setup)](self_pointer self) -> agent_self::behavior_type {
     auto& st = state(self);
     on_exception(self);
+    drop_unknown(self, agent_state::name);
     st.impl = std::make_unique<node_agent>(self, setup);
     st.impl->start();
     return st.impl->behavior();

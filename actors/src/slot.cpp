@@ -27,6 +27,7 @@ slot_actor::behavior_type slot(slot_actor::stateful_pointer<slot_state> self, st
   st.worker = std::move(worker);
   st.on_lost = std::move(on_lost);
   on_exception(self);
+  drop_unknown(self, slot_state::name);
   return {
       [self](const slot_run& x) {
         auto& st = state(self);

@@ -256,6 +256,7 @@ hosted_trainer spawn_trainer(caf::actor_system& sys, trainer_setup setup) {
   return sys.spawn([setup = std::move(setup)](trainer::self_pointer self) -> trainer_self::behavior_type {
     auto& st = state(self);
     on_exception(self);
+    drop_unknown(self, std::remove_reference_t<decltype(st)>::name);
     st.impl = std::make_unique<trainer>(self, setup);
     st.impl->start();
     return st.impl->behavior();

@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <csignal>
 #include <exception>
 #include <iostream>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "commands.hpp"
+#include "signals.hpp"
 #include "standard_streams.hpp"
 #include "troupe/net/cluster.hpp"
 
@@ -85,7 +85,7 @@ int command_line(int argc, char** argv) {
 } // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN); // a reader that leaves is an error of the write, and no end of the process
+  ignore_broken_pipes();
   open_closed_standard_streams();
   try {
     return argc == 2 && argv[1] == std::string_view{"worker"} ? worker() : command_line(argc, argv);

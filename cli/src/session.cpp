@@ -1,15 +1,12 @@
 #include "session.hpp"
 
 #include <future>
-#include <mutex>
-#include <optional>
 #include <ostream>
-
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "control.hpp"
+#include "interruption.hpp"
 #include "listeners.hpp"
 #include "product_plan.hpp"
 #include "signals.hpp"
@@ -20,35 +17,6 @@
 namespace troupe::cli {
 
 namespace {
-
-/// What Ctrl-C does: the first time the run is asked to save and end, the second time the process ends.
-class interruption {
-public:
-  explicit interruption(std::function<void(std::string_view)> say) : say_(std::move(say)) {}
-
-  void on_signal(int n) {
-    if (n > 1)
-      ::_exit(130); // as the shell reports death by Ctrl-C; nothing may hold this up
-    std::lock_guard lock{mutex_};
-    asked_ = true;
-    if (run_) {
-      say_("finishing the step at hand and saving; again to leave at once\n");
-      run_->interrupt();
-    }
-  }
-  void begin(actors::run_control run) {
-    std::lock_guard lock{mutex_};
-    if (asked_)
-      run.interrupt();
-    run_ = std::move(run);
-  }
-
-private:
-  std::mutex mutex_;
-  std::function<void(std::string_view)> say_;
-  bool asked_ = false;
-  std::optional<actors::run_control> run_;
-};
 
 int status_of(const core::error& e) {
   switch (e.code) {
@@ -82,8 +50,8 @@ int run_session(core::experiment exp, const std::string& directory, session_star
     else
       terminal.print(text);
   };
-  interruption ctrl_c{say};
-  signal_watch signals{[&](int n) { ctrl_c.on_signal(n); }}; // before any other thread
+  interruption on_signals{say};
+  signal_watch signals{[&](int number) { on_signals.on_signal(number); }, a.workers > 0}; // before any other thread
 
   auto count = a.slots;
   if (a.workers > 0 && count && *count < a.workers)
@@ -126,6 +94,10 @@ int run_session(core::experiment exp, const std::string& directory, session_star
     options.listener = std::make_shared<text_listener>(terminal, a.quiet, reachable.get_future().share());
 
   std::unique_ptr<net::cluster_head> cluster;
+  const struct followers {
+    interruption& of;
+    ~followers() { of.lead(nullptr); }
+  } before_the_cluster_ends{on_signals};
   if (a.workers > 0) {
     net::cluster_options c;
     c.command = {"/proc/self/exe", "worker"};
@@ -140,6 +112,7 @@ int run_session(core::experiment exp, const std::string& directory, session_star
     if (!started)
       return cannot_start(a, to, started.error().text, exit_failed);
     cluster = *std::move(started);
+    on_signals.lead(cluster.get());
     cluster->prepare(options);
   } else {
     options.slots = std::move(slots);
@@ -154,7 +127,7 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   auto now_reachable = std::move(reachable); // gone before the run, whose end waits for the listener, whatever is thrown here
   if (cluster)
     cluster->attach(**run);
-  ctrl_c.begin((*run)->control());
+  on_signals.begin((*run)->control());
   if (auto kept = keep_plan(*plan, directory); !kept)
     say("troupe: " + kept.error().text + "; a resumption may differ in the last bits\n");
 

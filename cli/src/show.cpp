@@ -53,7 +53,7 @@ std::string state_of(const core::run_record& run, bool in_use) {
     return "is done";
   if (run.outcome == "failed")
     return "failed" + (run.outcome_reason.empty() ? "" : ": " + run.outcome_reason);
-  return "was interrupted; go on with `troupe resume`";
+  return "was interrupted" + (run.outcome_reason.empty() ? "" : ": " + run.outcome_reason) + "; go on with `troupe resume`";
 }
 
 std::string state_of(const core::trainer_record& t) {

@@ -47,7 +47,8 @@ void close_on_exec(Socket& s) {
 }
 
 /// Closes a socket when what it should do takes too long. Both belong to one thread's io_context; the watched
-/// operation then ends with `operation_aborted` and `expired()` tells why.
+/// operation then ends with `operation_aborted` and `expired()` tells why. A process that stood still (Ctrl-Z) begins to count
+/// anew: its peer may have stood still too, and what it sent is still to be read.
 template <class Socket>
 class watchdog {
 public:
@@ -59,9 +60,11 @@ public:
   /// The next operations must end within `limit` from now.
   void expect(std::chrono::milliseconds limit) {
     timer_.expires_after(limit);
-    timer_.async_wait([s = state_, generation = ++state_->generation](const error_code& ec) {
+    timer_.async_wait([this, limit, due = timer_.expiry(), s = state_, generation = ++state_->generation](const error_code& ec) {
       if (ec || !s->socket || s->generation != generation)
         return; // cancelled, gone, or set anew after this handler was queued
+      if (asio::steady_timer::clock_type::now() - due > std::chrono::milliseconds{100})
+        return expect(limit);
       s->expired = true;
       error_code ignored;
       s->socket->close(ignored);

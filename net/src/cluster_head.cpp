@@ -79,6 +79,8 @@ void cluster_head::impl::on_change(std::uint32_t number, worker_state now, const
     w.state = now;
     w.note = note;
     changed.notify_all();
+    if (now == worker_state::present && children)
+      children->watch(number - 1);
     if (now != worker_state::lost || !children)
       return;
   }
@@ -99,7 +101,7 @@ core::result<void> cluster_head::impl::open() {
   c.secret = s.secret;
   client = std::make_shared<tensor_client>(c);
 
-  actors::enable_network(config, {options.heartbeat_interval, options.connection_timeout});
+  actors::enable_network(config, no_heartbeats);
   system = std::make_unique<caf::actor_system>(config);
   std::vector<gate::worker> expected;
   for (std::size_t i = 0; i < options.slots.size(); ++i) {
@@ -136,21 +138,25 @@ core::result<void> cluster_head::impl::start_children() {
                                      {"token", secret.to_hex()},
                                      {"worker", w.node},
                                      {"head_process", ::getpid()},
-                                     {"heartbeat_ms", options.heartbeat_interval.count()},
-                                     {"timeout_ms", options.connection_timeout.count()}};
+                                     {"heartbeat_ms", options.heartbeat_interval.count()}};
     specs.push_back({options.command, handed_over.dump() + "\n"});
   }
   // Also one that died before it was told to leave, whoever hears first that the run is over because of that.
   auto started = child_processes::start(std::move(specs), [this](std::size_t i, const std::string& how, bool told) {
     on_change(static_cast<std::uint32_t>(i + 1), told ? worker_state::left : worker_state::lost,
               told ? std::string{} : "its process " + how);
-  });
+  }, {options.heartbeat_interval, options.connection_timeout, [this](std::size_t i) {
+    on_change(static_cast<std::uint32_t>(i + 1), worker_state::lost,
+              "its process was silent for more than " + std::to_string(options.connection_timeout.count()) + " ms");
+  }});
   if (!started)
     return started.error();
   std::lock_guard lock{mutex};
   children = std::move(*started);
   for (std::size_t i = 0; i < workers.size(); ++i) {
     workers[i].process_id = children->pid(i);
+    if (workers[i].state == worker_state::present)
+      children->watch(i);
     actors::anon_mail(expect_process{workers[i].node, static_cast<std::uint64_t>(children->pid(i))}).send(gatekeeper);
   }
   return {};
@@ -228,6 +234,14 @@ void cluster_head::attach(const actors::run_session& run) {
 std::vector<worker_info> cluster_head::workers() const {
   std::lock_guard lock{impl_->mutex};
   return impl_->workers;
+}
+
+void cluster_head::suspend() {
+  impl_->children->suspend();
+}
+
+void cluster_head::resume() {
+  impl_->children->resume();
 }
 
 cluster_head::traffic cluster_head::snapshot() const {

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "troupe/actors/caf.hpp"
+#include "troupe/actors/caf_io.hpp"
 #include "troupe/actors/messages.hpp"
 
 /// How a worker process joins.
@@ -118,5 +120,9 @@ static_assert(caf::id_block::troupe_cluster::end <= actors::first_user_type_id, 
 
 /// What head and worker start their actor systems with.
 using cluster_config = actors::config<caf::id_block::troupe_cluster>;
+
+/// CAF's own cannot be told that a process sleeps (Ctrl-Z, SIGSTOP), and a head that wakes would drop every worker. Workers give
+/// signs of life on their input instead (child_processes); the end of a process ends its connections in any case.
+inline constexpr actors::network_options no_heartbeats{std::chrono::milliseconds{0}, std::chrono::milliseconds{0}};
 
 } // namespace troupe::net

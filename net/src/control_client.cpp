@@ -44,19 +44,35 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &s) == 0;
 }
 
+core::error refused(std::string text) { return {core::errc::refused, std::move(text)}; }
+
 core::result<control_record> find_live(const std::string& run_dir) {
   if (!exists(run_dir))
     return core::error{core::errc::not_found, "there is no run directory " + run_dir};
-  auto record = read_control_record(run_dir);
+  const auto run = run_folder::open(run_dir);
+  if (!run)
+    return run.error();
+  auto record = run->read();
   if (record || record.error().code != core::errc::not_found)
     return record;
   if (!exists(run_dir + "/experiment.json"))
     return core::error{core::errc::not_found,
                        run_dir + " is no run directory: it has neither control.json nor experiment.json"};
   if (core::is_run_in_use(run_dir))
-    return core::error{core::errc::refused, "the run in " + run_dir + " is led by a program that has opened no control socket: that "
-                                            "program alone can steer it (run_control)"};
-  return core::error{core::errc::refused, "the run in " + run_dir + " is not live: it has ended, or was not started yet"};
+    return refused("the run in " + run_dir + " is going on, but has no control socket at the moment. `troupe run` opens one as it "
+                   "begins, and anew within seconds if it is removed: try again. A program that leads a run without one can be "
+                   "steered by itself alone (run_control)");
+  return refused("the run in " + run_dir + " is not live: it has ended, or was not started yet");
+}
+
+/// What it means that nobody listens where control.json says: the lock tells whether the run goes on.
+core::error nobody_listens(const std::string& run_dir, const control_record& record) {
+  const auto process = "process " + std::to_string(record.pid);
+  if (core::is_run_in_use(run_dir))
+    return {core::errc::io, "the run in " + run_dir + " is going on, but " + process + " cannot be reached: its control socket "
+                              + record.socket + " is gone. It makes a new one within seconds: try again"};
+  return refused("the run in " + run_dir + " is not live: " + process
+                 + " left its control socket behind (killed?); `troupe resume` goes on with it");
 }
 
 } // namespace
@@ -68,12 +84,8 @@ core::result<nlohmann::json> control_call(const std::string& run_dir, const nloh
   if (!record)
     return record.error();
   const auto fd = connect_unix(record->socket);
-  if (!fd) {
-    if (fd.error().code != core::errc::refused)
-      return fd.error();
-    return core::error{core::errc::refused, "the run in " + run_dir + " is not live: process " + std::to_string(record->pid)
-                                              + " left its control socket behind (killed?); `troupe resume` goes on with it"};
-  }
+  if (!fd)
+    return fd.error().code == core::errc::refused ? nobody_listens(run_dir, *record) : fd.error();
   const auto who = "process " + std::to_string(record->pid) + ", which runs " + run_dir + ",";
   const auto late = core::error{core::errc::timeout, who + " did not answer within " + std::to_string(timeout.count()) + " ms"};
   const auto gone = [&](std::string_view why) { return core::error{core::errc::io, who + " went away: " + std::string{why}}; };

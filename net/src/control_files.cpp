@@ -1,11 +1,10 @@
 #include "control_files.hpp"
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include <fcntl.h>
@@ -24,9 +23,9 @@ std::string reason() {
   return std::generic_category().message(errno);
 }
 
-std::string record_path(const std::string& run_dir) {
-  return run_dir + "/control.json";
-}
+constexpr const char* record_name = "control.json";
+constexpr const char* temporary_name = "control.json.new";
+constexpr std::size_t max_record_bytes = 64 << 10;
 
 /// Empty if `dir` is a real folder of ours that nobody else may enter; otherwise what is wrong with it.
 std::string why_not_private(const std::string& dir) {
@@ -44,23 +43,39 @@ std::string why_not_private(const std::string& dir) {
 
 } // namespace
 
-core::result<void> write_control_record(const std::string& run_dir, const control_record& x) {
-  const auto path = record_path(run_dir), temporary = path + ".new";
+core::result<run_folder> run_folder::open(const std::string& path) {
+  unique_fd fd{::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  if (!fd)
+    return core::error{errno == ENOENT ? core::errc::not_found : core::errc::io,
+                       "cannot open the run directory " + path + ": " + reason()};
+  return run_folder{std::move(fd), path};
+}
+
+core::result<void> run_folder::write(const control_record& x) const {
   const auto text = nlohmann::json{{"pid", x.pid}, {"socket", x.socket}}.dump() + "\n";
-  ::unlink(temporary.c_str());
-  const unique_fd fd{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+  ::unlinkat(fd_.get(), temporary_name, 0);
+  const unique_fd fd{::openat(fd_.get(), temporary_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())
-      || ::rename(temporary.c_str(), path.c_str()) != 0)
-    return core::error{core::errc::io, "cannot write " + path + ": " + reason()};
+      || ::renameat(fd_.get(), temporary_name, fd_.get(), record_name) != 0) {
+    const auto why = reason();
+    ::unlinkat(fd_.get(), temporary_name, 0);
+    return core::error{core::errc::io, "cannot write " + path_ + "/" + record_name + ": " + why};
+  }
   return {};
 }
 
-core::result<control_record> read_control_record(const std::string& run_dir) {
-  const auto path = record_path(run_dir);
-  std::ifstream in{path};
-  if (!in)
+core::result<control_record> run_folder::read() const {
+  const auto path = path_ + "/" + record_name;
+  // Not blocking: a FIFO in its place would hold us up for ever.
+  const unique_fd fd{::openat(fd_.get(), record_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+  if (!fd && errno == ENOENT)
     return core::error{core::errc::not_found, "there is no " + path};
-  const std::string text{std::istreambuf_iterator<char>{in}, {}};
+  struct stat s {};
+  if (!fd || ::fstat(fd.get(), &s) != 0)
+    return core::error{core::errc::io, "cannot read " + path + ": " + (errno == ELOOP ? "it is a symbolic link" : reason())};
+  std::string text(max_record_bytes, '\0');
+  const auto n = S_ISREG(s.st_mode) ? ::read(fd.get(), text.data(), text.size()) : 0;
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
   const auto j = nlohmann::json::parse(text, nullptr, false);
   const auto pid = j.is_object() ? j.find("pid") : j.end();
   const auto socket = j.is_object() ? j.find("socket") : j.end();
@@ -69,8 +84,32 @@ core::result<control_record> read_control_record(const std::string& run_dir) {
   return control_record{pid->get<long>(), socket->get<std::string>()};
 }
 
-void remove_control_record(const std::string& run_dir) noexcept {
-  ::unlink(record_path(run_dir).c_str());
+void run_folder::remove() const noexcept {
+  ::unlinkat(fd_.get(), record_name, 0);
+}
+
+namespace {
+
+bool is_control_socket(int folder, const std::string& path) noexcept {
+  const auto name = std::string_view{path}.substr(path.rfind('/') + 1);
+  struct stat s {};
+  return name.starts_with("troupe-") && name.ends_with(".sock")
+         && ::fstatat(folder, path.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(s.st_mode) && s.st_uid == ::geteuid();
+}
+
+} // namespace
+
+bool is_control_socket(const std::string& path) noexcept {
+  return is_control_socket(AT_FDCWD, path);
+}
+
+void remove_control_socket(const std::string& dir, const std::string& path) noexcept {
+  if (!path.starts_with(dir + "/") || path.find('/', dir.size() + 1) != std::string::npos)
+    return;
+  const unique_fd folder{::open(dir.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  const auto name = path.substr(dir.size() + 1);
+  if (folder && is_control_socket(folder.get(), name))
+    ::unlinkat(folder.get(), name.c_str(), 0);
 }
 
 core::result<std::string> private_socket_dir(const std::string& wanted) {

@@ -11,15 +11,13 @@
 #include <thread>
 
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
 #include "asio.hpp"
+#include "control_address.hpp"
 #include "control_files.hpp"
-#include "troupe/net/token.hpp"
 
 namespace troupe::net {
 
@@ -67,22 +65,29 @@ struct client {
 } // namespace
 
 struct control_server::impl : std::enable_shared_from_this<control_server::impl> {
-  impl(control_server_settings s, handler h) : settings(std::move(s)), handle(std::move(h)), acceptor(io), pause(io), linger(io) {}
+  impl(control_server_settings s, handler h, control_address a)
+    : settings(std::move(s)), handle(std::move(h)), address(std::move(a)), acceptor(io), pause(io), check(io), linger(io) {}
 
   control_server_settings settings;
   handler handle;
-  std::string path;
+  control_address address; // of the io thread, once it runs
   asio::io_context io{1};
   local::acceptor acceptor;
   asio::steady_timer pause;
+  asio::steady_timer check;
   asio::steady_timer linger; // after stop(): until when answers may still be written
   std::set<std::shared_ptr<client>> clients; // of the io thread
   bool stopping = false;                     // of the io thread
   std::thread thread;
   std::mutex mutex;
   bool running = true; // guarded by mutex: nothing is posted once it is false
+  std::string path;    // guarded by mutex
 
+  core::result<void> open();
+  void stay_reachable();
+  asio::awaitable<void> look_after_address();
   asio::awaitable<void> accept();
+  void refuse(local::socket s, const std::string& why);
   asio::awaitable<void> session(std::shared_ptr<client> c);
   asio::awaitable<bool> answer(client& c, std::string line);
   void ask(const std::shared_ptr<client>& c, std::string_view line);
@@ -115,12 +120,48 @@ struct way_back {
 
 } // namespace
 
+/// A new socket instead of the one before.
+core::result<void> control_server::impl::open() {
+  auto fd = address.listen();
+  if (!fd)
+    return fd.error();
+  error_code ec;
+  acceptor.close(ec);
+  acceptor.assign(local{}, fd->get(), ec);
+  if (ec)
+    return core::error{core::errc::io, "cannot listen on the control socket " + address.path() + ": " + ec.message()};
+  fd->release();
+  std::lock_guard lock{mutex};
+  path = address.path();
+  return {};
+}
+
+/// What cannot be made now may be possible at the next look.
+void control_server::impl::stay_reachable() {
+  if (!address.socket_is_there())
+    (void)open();
+  if (!address.is_announced())
+    (void)address.announce();
+}
+
+asio::awaitable<void> control_server::impl::look_after_address() {
+  while (!stopping) {
+    error_code ec;
+    check.expires_after(settings.check_interval);
+    co_await check.async_wait(into(ec));
+    if (!stopping)
+      stay_reachable();
+  }
+}
+
 asio::awaitable<void> control_server::impl::accept() {
   while (!stopping) {
     error_code ec;
     local::socket s = co_await acceptor.async_accept(into(ec));
     if (stopping)
       co_return;
+    if (ec == asio::error::operation_aborted)
+      continue; // there is another socket now
     if (ec) {
       pause.expires_after(std::chrono::milliseconds{50});
       co_await pause.async_wait(into(ec));
@@ -131,12 +172,23 @@ asio::awaitable<void> control_server::impl::accept() {
     socklen_t size = sizeof who;
     const bool ours = ::getsockopt(s.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &size) == 0
                       && (who.uid == ::geteuid() || who.uid == 0);
-    if (!ours || clients.size() >= settings.max_clients)
+    if (!ours)
       continue;
+    if (clients.size() >= settings.max_clients) {
+      refuse(std::move(s),
+             "busy: " + std::to_string(clients.size()) + " other commands are with this run at the moment; try again");
+      continue;
+    }
     auto c = std::make_shared<client>(std::move(s));
     clients.insert(c);
     asio::co_spawn(io, session(std::move(c)), asio::detached);
   }
+}
+
+/// A line fits into the buffer of a new connection, so nobody waits.
+void control_server::impl::refuse(local::socket s, const std::string& why) {
+  const auto line = failure(why).dump() + "\n";
+  [[maybe_unused]] const auto n = ::send(s.native_handle(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 void control_server::impl::ask(const std::shared_ptr<client>& c, std::string_view line) {
@@ -176,6 +228,8 @@ asio::awaitable<void> control_server::impl::session(std::shared_ptr<client> c) {
         server.linger.cancel();
     }
   } at_end{*this, c};
+  watchdog<local::socket> idle{c->socket};
+  idle.expect(settings.idle_timeout);
   std::string in;
   std::size_t searched = 0;
   std::array<char, 16384> part;
@@ -194,6 +248,7 @@ asio::awaitable<void> control_server::impl::session(std::shared_ptr<client> c) {
       in.append(part.data(), n);
       continue;
     }
+    idle.cancel(); // whoever waits for its answer is not idle
     c->answer.reset();
     c->answered.expires_at(asio::steady_timer::time_point::max());
     ask(c, std::string_view{in}.substr(0, end));
@@ -204,6 +259,7 @@ asio::awaitable<void> control_server::impl::session(std::shared_ptr<client> c) {
       co_await c->answered.async_wait(into(ec));
     if (!c->answer)
       co_return;
+    idle.expect(settings.idle_timeout);
     const bool sent = co_await answer(*c, std::move(*c->answer));
     c->answer.reset();
     if (!sent || stopping)
@@ -217,35 +273,26 @@ core::result<std::unique_ptr<control_server>> control_server::start(control_serv
   const auto dir = private_socket_dir(settings.socket_dir);
   if (!dir)
     return dir.error();
-  if (const auto old = read_control_record(settings.run_dir)) {
-    if (connect_unix(old->socket))
+  const auto run = run_folder::open(settings.run_dir);
+  if (!run)
+    return run.error();
+  if (const auto old = run->read()) {
+    if (is_control_socket(old->socket) && connect_unix(old->socket))
       return core::error{core::errc::refused, "the run in " + settings.run_dir + " is live already, in process "
                                                 + std::to_string(old->pid)};
-    ::unlink(old->socket.c_str()); // left by a process that was killed
+    remove_control_socket(*dir, old->socket); // left by a process that was killed
   }
-  auto x = std::make_shared<impl>(std::move(settings), std::move(handle));
-  x->path = *dir + "/troupe-" + std::to_string(::getpid()) + "-" + token::random().to_hex().substr(0, 8) + ".sock";
-  if (x->path.size() >= sizeof(sockaddr_un::sun_path))
-    return core::error{core::errc::invalid_argument, "the control socket's path " + x->path
-                                                       + " is too long: name a shorter folder in XDG_RUNTIME_DIR"};
-  error_code ec;
-  x->acceptor.open(local{}, ec);
-  if (!ec) {
-    close_on_exec(x->acceptor);
-    x->acceptor.bind(local::endpoint{x->path}, ec);
-  }
-  if (!ec && ::chmod(x->path.c_str(), 0600) != 0) // before anyone can connect: it does not listen yet
-    ec.assign(errno, boost::system::system_category());
-  if (!ec)
-    x->acceptor.listen(asio::socket_base::max_listen_connections, ec);
-  if (ec) {
-    ::unlink(x->path.c_str());
-    return core::error{core::errc::io, "cannot listen on the control socket " + x->path + ": " + ec.message()};
-  }
-  if (const auto written = write_control_record(x->settings.run_dir, {::getpid(), x->path}); !written) {
-    ::unlink(x->path.c_str());
+  auto address = control_address::of(settings.run_dir, settings.socket_dir);
+  if (!address)
+    return address.error();
+  auto x = std::make_shared<impl>(std::move(settings), std::move(handle), std::move(*address));
+  if (const auto ok = x->open(); !ok)
+    return ok.error();
+  if (const auto written = x->address.announce(); !written) {
+    x->address.remove();
     return written.error();
   }
+  asio::co_spawn(x->io, x->look_after_address(), asio::detached);
   asio::co_spawn(x->io, x->accept(), asio::detached);
   x->thread = std::thread{[p = x.get()] { p->io.run(); }};
   return std::unique_ptr<control_server>{new control_server{std::move(x)}};
@@ -255,15 +302,14 @@ control_server::~control_server() {
   stop();
 }
 
-const std::string& control_server::socket_path() const noexcept {
+std::string control_server::socket_path() const {
+  std::lock_guard lock{impl_->mutex};
   return impl_->path;
 }
 
 void control_server::stop() {
   if (!impl_->thread.joinable())
     return;
-  remove_control_record(impl_->settings.run_dir);
-  ::unlink(impl_->path.c_str());
   {
     std::lock_guard lock{impl_->mutex};
     impl_->running = false;
@@ -271,8 +317,10 @@ void control_server::stop() {
   asio::post(impl_->io, [x = impl_.get()] {
     x->stopping = true;
     error_code ignored;
+    x->address.remove();
     x->acceptor.close(ignored);
     x->pause.cancel();
+    x->check.cancel();
     // Who was answered gets the answer, if it reads it soon; the others are closed.
     bool answers = false;
     for (const auto& c : x->clients) {

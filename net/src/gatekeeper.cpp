@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "complaints.hpp"
+
 namespace troupe::net {
 
 using namespace actors;
@@ -14,6 +16,7 @@ struct gatekeeper_state {
   static constexpr const char* name = "gatekeeper";
   std::unique_ptr<gate> rules;
   gatekeeper_events events;
+  complaints strangers;
   monitor_set monitors;
   std::map<std::uint32_t, node_up> present;
   node_observer observer;
@@ -27,11 +30,16 @@ std::string sender_of(self_pointer self) {
   return sender && sender->node() != self->node() ? to_string(sender->node()) : std::string{};
 }
 
+void log(self_pointer self, const std::string& line) {
+  if (!line.empty())
+    state(self).events.log(line);
+}
+
 template <class T>
 caf::result<T> reply(core::result<T> x, self_pointer self, const std::string& who) {
   if (x)
     return std::move(*x);
-  state(self).events.log("refused " + (who.empty() ? "someone" : who) + ": " + x.error().text);
+  log(self, state(self).strangers.about(complaints::kind::refused, who, x.error().text));
   return make_error(x.error().text);
 }
 
@@ -41,7 +49,7 @@ void on_down(self_pointer self, std::uint32_t worker, const caf::error& why) {
   const bool left = why == caf::exit_reason::user_shutdown || why == caf::exit_reason::normal;
   s.events.changed(worker, left ? worker_state::left : worker_state::lost,
                    left                  ? std::string{}
-                   : is_node_loss(why) ? "its connection is gone, or it was silent for too long"
+                   : is_node_loss(why) ? "its connection is gone"
                                        : "its node agent ended: " + error_text(why));
 }
 
@@ -49,7 +57,7 @@ void on_presentation(self_pointer self, presentation& x) {
   auto& s = state(self);
   const auto worker = s.rules->admitted(sender_of(self), x.session);
   if (!worker || x.what.node != *worker || !x.what.agent || s.present.contains(*worker)) {
-    s.events.log("dropped a presentation of " + sender_of(self));
+    log(self, s.strangers.about(complaints::kind::unknown, sender_of(self), "a presentation that was not due"));
     return;
   }
   s.monitors.watch(self, x.what.agent, [self, w = *worker](const caf::error& why) { on_down(self, w, why); });
@@ -98,11 +106,15 @@ caf::behavior gatekeeper(self_pointer self, std::shared_ptr<gate> rules, gatekee
     },
     // Anyone who reaches the port can send an exit message, under any name. (CAF itself obeys exit_reason::kill.)
     on_exit_msg(self, [self](caf::exit_msg& x) {
-      if (state(self).events.stopping())
-        self->quit(x.reason);
+      if (!state(self).events.stopping())
+        return;
+      log(self, state(self).strangers.summary());
+      self->quit(x.reason);
     }),
     on_error_msg(self, [](caf::error&) {}),
-    otherwise(self, [self](const std::string&) { state(self).events.log("dropped an unknown message of " + sender_of(self)); }),
+    otherwise(self, [self](const std::string&) {
+      log(self, state(self).strangers.about(complaints::kind::unknown, sender_of(self), "a message that it does not know"));
+    }),
   };
 }
 

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "cluster_messages.hpp"
 #include "fetch_states.hpp"
 #include "gate.hpp"
+#include "head_signals.hpp"
 #include "proof.hpp"
 #include "slot_orders.hpp"
 #include "troupe/actors/blob_store.hpp"
@@ -41,7 +43,7 @@ struct handed_over {
   token secret;
   std::uint32_t worker = 0;
   std::int64_t head_process = 0;
-  network_options network;
+  std::chrono::milliseconds heartbeat{1000};
 };
 
 core::error io_error(std::string text) {
@@ -80,8 +82,7 @@ core::result<handed_over> read_handed_over(int fd, std::chrono::milliseconds tim
     x.port = j.at("port").get<std::uint16_t>();
     x.worker = j.at("worker").get<std::uint32_t>();
     x.head_process = j.at("head_process").get<std::int64_t>();
-    x.network.heartbeat_interval = std::chrono::milliseconds{j.at("heartbeat_ms").get<std::int64_t>()};
-    x.network.connection_timeout = std::chrono::milliseconds{j.at("timeout_ms").get<std::int64_t>()};
+    x.heartbeat = std::chrono::milliseconds{j.at("heartbeat_ms").get<std::int64_t>()};
     const auto secret = token::from_hex(j.at("token").get<std::string>());
     if (!secret)
       return secret.error();
@@ -138,7 +139,8 @@ public:
 
   core::result<void> join();
   core::result<void> open();
-  /// Until the head closes our input, or is gone.
+  /// Until the head closes our input, or is gone; gives signs of life. A head that is silent may be stopped for a while (Ctrl-Z):
+  /// its end closes the input.
   void stay();
 
 private:
@@ -195,7 +197,7 @@ core::result<caf::actor> member::dial(caf::scoped_actor& self) {
 }
 
 core::result<void> member::join() {
-  enable_network(config_, given_.network);
+  enable_network(config_, no_heartbeats);
   system_ = std::make_unique<caf::actor_system>(config_);
   caf::scoped_actor self{*system_};
   const auto whom = dial(self);
@@ -294,8 +296,10 @@ core::result<void> member::open() {
 
 void member::stay() {
   for (;;) {
+    // A head that does not read has enough of them.
+    [[maybe_unused]] const auto sent = ::send(options_.input, ".", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     pollfd fds[2] = {{options_.input, POLLIN, 0}, {over_->fd(), POLLIN, 0}};
-    if (::poll(fds, 2, -1) < 0)
+    if (::poll(fds, 2, static_cast<int>(given_.heartbeat.count())) <= 0)
       continue;
     if (fds[1].revents != 0)
       return;
@@ -322,9 +326,20 @@ void member::close() {
     server_->stop();
 }
 
+/// Since they came blocked, none was lost and none has done anything until now.
+void leave_signals_to_head() {
+  const auto set = head_signals();
+  for (int s = 1; s < NSIG; ++s)
+    if (::sigismember(&set, s) == 1)
+      ::signal(s, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN); // standard error may end in a pipe that nobody reads
+  ::pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 } // namespace
 
 int run_worker(const worker_options& options) {
+  leave_signals_to_head();
   const auto given = read_handed_over(options.input, options.join_timeout);
   const auto complain = [&](const std::string& text) {
     std::fprintf(stderr, "troupe worker%s: %s\n", given ? (" " + std::to_string(given->worker)).c_str() : "", text.c_str());

@@ -367,6 +367,31 @@ TEST_CASE("a local message reaches an actor of its process and refuses to be ser
   CHECK(text.find("local_job cannot leave its process") != std::string::npos);
 }
 
+#if !TROUPE_CAF_MODERN
+TEST_CASE("FAULTS row 53 a typed actor says once that it does not know a message and counts the others") {
+  std::vector<std::string> lines;
+  {
+    test_config cfg;
+    caf::actor_system sys{cfg};
+    caf::scoped_actor self{sys};
+    auto a = sys.spawn([&](adder_actor::stateful_pointer<adder_state> x) {
+      drop_unknown(x, "adder", [&](const std::string& line) { lines.push_back(line); });
+      return adder(x);
+    });
+    const auto anyhow = caf::actor_cast<caf::actor>(a);
+    for (int i = 0; i < 1000; ++i)
+      mail(self, unknown{}).send(anyhow);
+    CHECK(ask<std::int32_t>(self, anyhow, unknown{}).find("unexpected_message") != std::string::npos);
+    CHECK(ask<std::int32_t>(self, a, add{2, 3}) == "5"); // it lives, and so does its sender
+    mail(self, stop_now{}).send(a);
+  }
+  const std::vector<std::string> expected{
+      "adder dropped a message that it does not know, of this process; more of them are only counted",
+      "adder dropped 1001 messages that it does not know"};
+  CHECK(lines == expected);
+}
+#endif
+
 TEST_CASE("names in the registry are short and are found") {
   test_config cfg;
   caf::actor_system sys{cfg};

@@ -5,11 +5,18 @@
 
 #include <sys/types.h>
 
+/// How a child begins, where that matters.
+struct child_start {
+  bool own_group = false;       ///< a job of its own, which SIGTSTP can stop
+  bool ignores_hangup = false;  ///< as under nohup
+  bool nobody_reads = false;    ///< its standard output is a pipe whose reader has left
+};
+
 /// A `troupe` process of its own, with what it prints.
 class child {
 public:
   /// Starts it in `folder`; standard input is empty.
-  child(const std::string& folder, std::vector<std::string> arguments);
+  child(const std::string& folder, std::vector<std::string> arguments, child_start how = {});
   /// Starts a shell with this text, in which "$0" is the command: for other inputs and outputs than a pipe.
   struct script {
     std::string text;
@@ -25,6 +32,13 @@ public:
   /// Reads lines until one contains `text`; returns it, or an empty text if the output ended.
   std::string read_until(const std::string& text);
   void signal(int number);
+  pid_t pid() const { return pid_; }
+  int output() const { return pipe_; } ///< where its standard output is read
+  void close_output();
+  /// Sends it the signal until it is over; returns the exit status.
+  int signal_until_over(int number);
+  /// Waits until it is stopped.
+  void wait_until_stopped();
   /// Reads the rest of the output and waits; returns the exit status (128 + n after signal n).
   int wait();
 
@@ -32,7 +46,7 @@ public:
   std::string err() const;
 
 private:
-  void start(const std::string& folder, std::vector<std::string> words);
+  void start(const std::string& folder, std::vector<std::string> words, child_start how);
 
   pid_t pid_ = -1;
   int pipe_ = -1;
@@ -43,6 +57,11 @@ struct finished {
   int status;
   std::string out, err;
 };
+/// Processes that `parent` has started and that are not over.
+std::vector<pid_t> children_of(pid_t parent);
+/// Waits until it is stopped ('T'), wherever it comes from.
+void wait_until_stopped(pid_t who);
+
 /// Runs it to its end.
 finished troupe(const std::string& folder, std::vector<std::string> arguments);
 finished shell(const std::string& folder, const std::string& script);

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
 #include <set>
 #include <sstream>
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -488,7 +493,7 @@ TEST_CASE("a killed run has every decision it told of on record and goes on to t
     CHECK(second["trainers"][t]["state_hash"] == first["trainers"][t]["state_hash"]);
 }
 
-TEST_CASE("a second signal leaves at once") {
+TEST_CASE("a second Ctrl-C leaves at once") {
   temporary_folder folder;
   auto text = endless_experiment();
   auto step = text.find("\"step_us\": 100") + 11;
@@ -500,7 +505,46 @@ TEST_CASE("a second signal leaves at once") {
     auto slots = json::parse(troupe(folder.path(), {"status", "out", "--json"}).out).at("slots");
     steps = slots.at(0).value("running", 0) > 0;
   }
-  run.signal(SIGINT);
-  run.signal(SIGTERM);
-  CHECK(run.wait() == 130);
+  CHECK(run.signal_until_over(SIGINT) == 130);
+}
+
+TEST_CASE("a run is reached after a log-out has cleared its socket and says so when it is busy") {
+  temporary_folder folder;
+  write_whole(folder / "e.json", endless_experiment());
+  std::filesystem::create_directory(folder / "user");
+  std::filesystem::permissions(folder / "user", std::filesystem::perms::owner_all);
+  const char* const before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before ? before : "";
+  ::setenv("XDG_RUNTIME_DIR", (folder / "user").c_str(), 1);
+  child run{folder.path(), {"run", "e.json", "--slots", "1", "--device", "cpu", "--out", "out", "--json"}};
+  before ? ::setenv("XDG_RUNTIME_DIR", kept.c_str(), 1) : ::unsetenv("XDG_RUNTIME_DIR");
+  REQUIRE(run.read_until("\"started\"") != "");
+  REQUIRE_FALSE(std::filesystem::is_empty(folder / "user"));
+
+  std::filesystem::remove_all(folder / "user");
+  auto status = troupe(folder.path(), {"status", "out"});
+  if (status.status != 0)
+    CHECK(contains(status.err, "is going on, but process " + std::to_string(run.pid()) + " cannot be reached"));
+  while (status.status != 0 && run.read_line() != "")
+    status = troupe(folder.path(), {"status", "out"});
+  CHECK(contains(status.out, "endless: 2 trainers"));
+
+  const std::string path = json::parse(read_whole(folder / "out/control.json"))["socket"];
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  std::vector<int> silent;
+  for (int i = 0; i < 32; ++i) {
+    silent.push_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::connect(silent.back(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  }
+  status = troupe(folder.path(), {"status", "out"});
+  CHECK(status.status == 1);
+  CHECK(status.err == "troupe: busy: 32 other commands are with this run at the moment; try again\n");
+  CHECK(json::parse(troupe(folder.path(), {"status", "out", "--json"}).out)["error"].get<std::string>().starts_with("busy: "));
+  for (const int s : silent)
+    ::close(s);
+  while (troupe(folder.path(), {"stop", "out"}).status != 0)
+    run.read_line();
+  CHECK(run.wait() == 0);
 }

@@ -2,10 +2,12 @@
 
 #include <condition_variable>
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <mutex>
 
 #include "child_processes.hpp"
+#include "silent_one.hpp"
 
 using namespace troupe;
 using namespace troupe::net;
@@ -116,4 +118,48 @@ TEST_CASE("a child inherits nothing but its input and the place for messages") {
   auto x = child_processes::start({shell("set -- /proc/self/fd/*; [ $# -le 4 ]")}, e.sink()); // sh opens the folder itself
   REQUIRE(x);
   CHECK(e.wait_for(0) == "exited with status 0");
+}
+
+TEST_CASE("a child that gives no sign of life is told of and lives on until it is killed") {
+  ends e;
+  silent_one quiet;
+  auto x = child_processes::start({shell("exec sleep 1000"), shell("cat")}, e.sink(), quiet.rule(50ms));
+  REQUIRE(x);
+  (*x)->watch(1);
+  CHECK(quiet.wait() == 1);
+  CHECK(exists((*x)->pid(1)));
+  (*x)->kill(1);
+  CHECK(e.wait_for(1) == "was killed by signal 9");
+}
+
+TEST_CASE("what children write is taken however much it is") {
+  ends e;
+  silent_one quiet;
+  auto x = child_processes::start({shell("dd if=/dev/zero bs=1000000 count=3 >&0 2>&1; exit 4")}, e.sink(), quiet.rule(1h));
+  REQUIRE(x);
+  (*x)->watch(0);
+  CHECK(e.wait_for(0) == "exited with status 4");
+}
+
+TEST_CASE("suspended children stand still until they are resumed") {
+  ends e;
+  auto x = child_processes::start({shell("cat >/dev/null; exit 5"), shell("cat >/dev/null; exit 6")}, e.sink());
+  REQUIRE(x);
+  (*x)->suspend();
+  for (std::size_t i = 0; i < 2; ++i)
+    for (char state = 0; state != 'T';) {
+      std::string ignored;
+      std::ifstream{"/proc/" + std::to_string((*x)->pid(i)) + "/stat"} >> ignored >> ignored >> state;
+    }
+  (*x)->resume();
+  (*x)->stop(30s);
+  CHECK(e.how[0] == "exited with status 5");
+  CHECK(e.how[1] == "exited with status 6");
+}
+
+TEST_CASE("signals that are the parent's to act on do nothing to a child that has just begun") {
+  ends e;
+  auto x = child_processes::start({shell("for s in TERM INT HUP TSTP TTIN TTOU; do kill -$s $$; done; exit 7")}, e.sink());
+  REQUIRE(x);
+  CHECK(e.wait_for(0) == "exited with status 7");
 }

@@ -6,17 +6,23 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
+#include "silent_one.hpp"
 #include "tiny_workload.hpp"
 #include "troupe/actors/prepare.hpp"
 #include "troupe/gpu/device.hpp"
 #include "troupe/net/cluster.hpp"
+#include "unique_fd.hpp"
 
 using namespace troupe;
 using namespace troupe::net;
@@ -260,11 +266,107 @@ TEST_CASE("a run that was interrupted on workers goes on in one process and on o
   }
 }
 
-TEST_CASE("a run whose only worker is gone fails and says so") {
+TEST_CASE("FAULTS row 49 signals that end processes are left to the head by its workers") {
+  const auto expected = in_one_process(three_networks(), 3);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGTSTP, SIGPIPE}) {
+    CAPTURE(number);
+    folder f;
+    const auto at_100 = three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100, "signal": )" + std::to_string(number));
+    const auto got = on_workers(at_100, 2);
+    CHECK(hashes_of(got.summary) == expected);
+    CHECK(std::filesystem::exists(f.path + "/mark"));
+    for (const auto& w : got.workers)
+      CHECK(w.state == worker_state::left);
+    for (const auto& t : got.summary.trainers)
+      CHECK(t.incarnation == 0);
+  }
+}
+
+TEST_CASE("FAULTS row 46 a head that stood still for longer than the limit finds its workers and goes on") {
+  const auto expected = in_one_process(three_networks(), 3);
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  unique_fd out{ends[0]}, in{ends[1]};
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, in.get(), 1);
+  std::string program = TROUPE_TEST_WORKER, mode = "run", experiment = three_networks();
+  char* arguments[] = {program.data(), mode.data(), program.data(), experiment.data(), nullptr};
+  pid_t head = 0;
+  REQUIRE(::posix_spawn(&head, program.c_str(), &actions, nullptr, arguments, environ) == 0);
+  ::posix_spawn_file_actions_destroy(&actions);
+  in.reset();
+  int status = 0;
+  REQUIRE(::waitpid(head, &status, WUNTRACED) == head);
+  REQUIRE(WIFSTOPPED(status));
+  outlast(2000ms);
+  ::kill(head, SIGCONT);
+  std::string text;
+  for (char block[256]; ;) {
+    const auto n = ::read(out.get(), block, sizeof block);
+    if (n <= 0)
+      break;
+    text.append(block, static_cast<std::size_t>(n));
+  }
+  REQUIRE(::waitpid(head, &status, 0) == head);
+  CHECK(status == 0);
+  hashes got;
+  std::istringstream words{text};
+  std::string name;
+  std::uint64_t hash = 0, lives = 0;
+  while (words >> name >> hash >> lives) {
+    got[name] = hash;
+    CHECK(lives == 0);
+  }
+  CHECK(got == expected);
+}
+
+TEST_CASE("FAULTS row 45 a run that lost its only worker is interrupted and goes on to the same weights") {
+  const auto expected = in_one_process(three_networks(), 3);
   folder f;
-  const auto got = on_workers(three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100)"), 1);
-  CHECK(got.summary.outcome == actors::run_outcome_kind::failed);
+  int step = 100;
+  SUBCASE("after a set of checkpoints") {}
+  SUBCASE("before the first") { step = 10; }
+  const auto killed = three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": )" + std::to_string(step));
+  const auto got = on_workers(killed, 1, f.path + "/run");
+  CHECK(got.summary.outcome == actors::run_outcome_kind::interrupted);
+  CHECK_MESSAGE(got.summary.error.text.find("no living slot; node 1 is gone") != std::string::npos, got.summary.error.text);
   CHECK(got.workers[0].state == worker_state::lost);
-  for (const auto& t : got.summary.trainers)
-    CHECK(t.failure.text.find("slot") != std::string::npos);
+  for (const auto& t : got.summary.trainers) {
+    CHECK(t.state == actors::trainer_state::interrupted);
+    CHECK(t.restarts == 0);
+  }
+  auto o = prepared(killed, 2);
+  o.directory = f.path + "/run";
+  o.resume = true;
+  auto run = actors::run_session::start(std::move(o));
+  REQUIRE_MESSAGE(run, run.error().text);
+  CHECK(hashes_of((*run)->wait()) == expected);
+}
+
+TEST_CASE("FAULTS row 45 a trainer whose own slot is lost interrupts the run for as long as there is none") {
+  const auto pinned = [](std::string text) {
+    const std::string name = R"("name": "b",)";
+    return text.insert(text.find(name) + name.size(), R"( "slot": "2/0",)");
+  };
+  const auto expected = in_one_process(three_networks(), 3);
+  folder f;
+  const auto killed = pinned(three_networks(R"(, "mark": ")" + f.path + R"(/mark", "at": 100)"));
+  const auto first = on_workers(killed, 2, f.path + "/run");
+  CHECK(first.summary.outcome == actors::run_outcome_kind::interrupted);
+  CHECK_MESSAGE(first.summary.error.text.find("\"b\" is pinned to \"2/0\"") != std::string::npos, first.summary.error.text);
+  for (const auto& t : first.summary.trainers)
+    CHECK(t.state != actors::trainer_state::failed);
+  // Without such a slot nothing is lost either.
+  auto o = prepared(killed, 1);
+  o.directory = f.path + "/run";
+  o.resume = true;
+  {
+    auto run = actors::run_session::start(std::move(o));
+    REQUIRE_MESSAGE(run, run.error().text);
+    const auto summary = (*run)->wait();
+    CHECK(summary.outcome == actors::run_outcome_kind::interrupted);
+    CHECK_MESSAGE(summary.error.text.find("which is no slot") != std::string::npos, summary.error.text);
+  }
+  CHECK(hashes_of(on_workers(killed, 2, f.path + "/run", nullptr, false, true).summary) == expected);
 }

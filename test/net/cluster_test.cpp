@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +18,7 @@
 #include <unistd.h>
 
 #include "raw_peer.hpp"
+#include "silent_one.hpp"
 #include "troupe/gpu/device.hpp"
 #include "troupe/net/cluster.hpp"
 #include "unique_fd.hpp"
@@ -32,10 +38,11 @@ gpu::slot_options cpu_slot() {
 struct journal {
   std::mutex mutex;
   std::vector<std::string> lines;
-  bool has(const std::string& text) {
+  std::ptrdiff_t count(const std::string& text) {
     std::lock_guard lock{mutex};
-    return std::any_of(lines.begin(), lines.end(), [&](const auto& l) { return l.find(text) != std::string::npos; });
+    return std::count_if(lines.begin(), lines.end(), [&](const auto& l) { return l.find(text) != std::string::npos; });
   }
+  bool has(const std::string& text) { return count(text) > 0; }
 };
 
 cluster_options options(unsigned workers, const std::string& mode = "worker", journal* j = nullptr) {
@@ -49,6 +56,11 @@ cluster_options options(unsigned workers, const std::string& mode = "worker", jo
       j->lines.push_back(line);
     };
   return c;
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream in{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{in}, {}};
 }
 
 bool exists(std::int64_t pid) {
@@ -87,6 +99,45 @@ TEST_CASE("workers join and leave and no process is left") {
   }
 }
 
+TEST_CASE("a worker's command line and environment say nothing of the run") {
+  auto head = cluster_head::start(options(1));
+  REQUIRE_MESSAGE(head, head.error().text);
+  const auto about = "/proc/" + std::to_string((*head)->workers()[0].process_id) + "/";
+  CHECK(contents(about + "cmdline") == TROUPE_TEST_WORKER + std::string{"\0worker\0", 8});
+  std::string ours;
+  for (char** e = environ; *e != nullptr; ++e)
+    (ours += *e) += '\0';
+  CHECK(contents(about + "environ") == ours);
+}
+
+TEST_CASE("head and workers listen on loopback alone") {
+  auto head = cluster_head::start(options(1));
+  REQUIRE_MESSAGE(head, head.error().text);
+  int listening = 0;
+  for (const auto& who : {std::string{"self"}, std::to_string((*head)->workers()[0].process_id)}) {
+    std::set<std::string> inodes;
+    for (const auto& fd : std::filesystem::directory_iterator{"/proc/" + who + "/fd"}) {
+      std::error_code gone;
+      if (const auto what = std::filesystem::read_symlink(fd.path(), gone).string(); what.starts_with("socket:["))
+        inodes.insert(what.substr(8, what.size() - 9));
+    }
+    for (const std::string table : {"tcp", "tcp6"}) {
+      std::istringstream lines{contents("/proc/net/" + table)};
+      std::string line;
+      std::getline(lines, line); // its heading
+      while (std::getline(lines, line)) {
+        std::istringstream words{line};
+        std::vector<std::string> x{std::istream_iterator<std::string>{words}, {}};
+        if (x.size() < 10 || x[3] != "0A" || !inodes.contains(x[9]))
+          continue;
+        ++listening;
+        CHECK(x[1].starts_with("0100007F:"));
+      }
+    }
+  }
+  CHECK(listening == 3); // the head's gatekeeper, and a tensor server each
+}
+
 TEST_CASE("a worker with a wrong token is refused with the reason") {
   journal j;
   const auto head = cluster_head::start(options(1, "wrong-token", &j));
@@ -117,6 +168,41 @@ TEST_CASE("a stranger can neither end the gatekeeper nor confuse it") {
   s.send(raw::bytes(4000, 0xff));
   CHECK(s.receive_all().size() < 4000); // CAF closes it
   CHECK((*head)->workers()[0].state == worker_state::present);
+}
+
+TEST_CASE("a worker that gets signals before it can say what to do with them joins all the same") {
+  auto head = cluster_head::start(options(1, "signalled"));
+  REQUIRE_MESSAGE(head, head.error().text);
+  CHECK((*head)->workers()[0].state == worker_state::present);
+}
+
+TEST_CASE("workers that were suspended are not taken for lost and one that is frozen is") {
+  auto c = options(2);
+  c.heartbeat_interval = 10ms;
+  c.connection_timeout = 1000ms;
+  auto head = cluster_head::start(c);
+  REQUIRE_MESSAGE(head, head.error().text);
+  (*head)->suspend();
+  outlast(c.connection_timeout);
+  for (const auto& w : (*head)->workers())
+    CHECK(w.state == worker_state::present);
+  (*head)->resume();
+  ::kill(static_cast<pid_t>((*head)->workers()[1].process_id), SIGSTOP);
+  while ((*head)->workers()[1].state != worker_state::lost)
+    std::this_thread::yield();
+  CHECK((*head)->workers()[1].note == "its process was silent for more than 1000 ms");
+}
+
+TEST_CASE("FAULTS row 53 who says what nobody knows is told of once however often it does") {
+  journal j;
+  auto c = options(1, "chatter", &j);
+  c.join_timeout = 10min; // it has much to say before
+  auto head = cluster_head::start(c);
+  REQUIRE_MESSAGE(head, head.error().text);
+  CHECK(j.count("dropped a message that it does not know") == 1);
+  CHECK(j.count("refused") == 1);
+  (*head)->stop();
+  CHECK(j.has("in all, dropped 20000 messages and refused 50 attempts to join"));
 }
 
 TEST_CASE("a worker that never joins is a timeout and is killed") {

@@ -4,12 +4,14 @@
 #include <fstream>
 #include <future>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -58,6 +60,17 @@ raw::socket dial(const std::string& path) {
   a.sun_family = AF_UNIX;
   path.copy(a.sun_path, sizeof a.sun_path - 1);
   REQUIRE(::connect(s.fd(), reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
+  return s;
+}
+
+/// A socket under this name; nobody answers there once the result is gone.
+raw::socket listen(const std::string& path) {
+  raw::socket s{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_un a{};
+  a.sun_family = AF_UNIX;
+  path.copy(a.sun_path, sizeof a.sun_path - 1);
+  REQUIRE(::bind(s.fd(), reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
+  REQUIRE(::listen(s.fd(), 1) == 0);
   return s;
 }
 
@@ -200,16 +213,27 @@ TEST_CASE("a run that a program leads without a control socket is said to be one
   CHECK(x.error().text.find("run_control") != std::string::npos);
 }
 
+TEST_CASE("a run that goes on is not called dead when its socket is gone") {
+  fixture f;
+  const auto gone = f.sockets.path + "/troupe-4242-00.sock";
+  std::ofstream{f.run.path + "/control.json"} << json{{"pid", 4242}, {"socket", gone}};
+  const int lock = ::open((f.run.path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  REQUIRE(::flock(lock, LOCK_EX | LOCK_NB) == 0);
+  auto x = control_call(f.run.path, {}, 1s);
+  ::close(lock);
+  REQUIRE_FALSE(x);
+  CHECK(x.error().code == core::errc::io);
+  CHECK(x.error().text == "the run in " + f.run.path + " is going on, but process 4242 cannot be reached: its control socket "
+                            + gone + " is gone. It makes a new one within seconds: try again");
+  x = control_call(f.run.path, {}, 1s);
+  REQUIRE_FALSE(x);
+  CHECK(x.error().text.find("is not live") != std::string::npos);
+}
+
 TEST_CASE("a socket left by a killed process is taken over and a live one is not") {
   fixture f;
-  const auto stale = f.sockets.path + "/old.sock";
-  {
-    raw::socket s{::socket(AF_UNIX, SOCK_STREAM, 0)};
-    sockaddr_un a{};
-    a.sun_family = AF_UNIX;
-    stale.copy(a.sun_path, sizeof a.sun_path - 1);
-    REQUIRE(::bind(s.fd(), reinterpret_cast<sockaddr*>(&a), sizeof a) == 0);
-  }
+  const auto stale = f.sockets.path + "/troupe-4242-00.sock";
+  listen(stale);
   std::ofstream{f.run.path + "/control.json"} << json{{"pid", 4242}, {"socket", stale}};
   CHECK_FALSE(control_call(f.run.path, {}, 1s));
   const auto server = f.start(echo);
@@ -221,6 +245,160 @@ TEST_CASE("a socket left by a killed process is taken over and a live one is not
   CHECK(control_call(f.run.path, {{"a", 1}}, 5s));
 }
 
+TEST_CASE("FAULTS row 54 whatever control.json names but a run's own socket stays where it is") {
+  fixture f;
+  const auto file = f.sockets.path + "/troupe-1-ab.sock", elsewhere = f.run.path + "/troupe-2-ab.sock",
+             link = f.sockets.path + "/troupe-3-ab.sock", folder = f.sockets.path + "/troupe-4-ab.sock",
+             live = f.sockets.path + "/other.sock";
+  std::ofstream{file} << "precious";
+  listen(elsewhere);
+  std::filesystem::create_symlink(elsewhere, link);
+  std::filesystem::create_directory(folder);
+  const auto other = listen(live); // of another program of this user
+  const auto around = f.sockets.path + "/../" + std::filesystem::path{f.run.path}.filename().string() + "/troupe-2-ab.sock";
+  for (const auto& named : {file, elsewhere, link, folder, around, live, std::string{"/dev/null"}, std::string{}}) {
+    CAPTURE(named);
+    std::ofstream{f.run.path + "/control.json"} << json{{"pid", 4242}, {"socket", named}};
+    const auto server = f.start(echo);
+    CHECK(control_call(f.run.path, {{"a", 1}}, 5s));
+    for (const auto& kept : {file, elsewhere, link, folder, live})
+      CHECK(std::filesystem::exists(std::filesystem::symlink_status(kept)));
+  }
+  std::string text;
+  std::ifstream{file} >> text;
+  CHECK(text == "precious");
+}
+
+TEST_CASE("FAULTS row 53 symbolic links in place of control.json are not followed") {
+  fixture f;
+  const auto victim = f.sockets.path + "/victim";
+  std::ofstream{victim} << "precious";
+  for (const char* name : {"control.json", "control.json.new"}) {
+    std::filesystem::create_symlink(victim, f.run.path + "/" + name);
+    const auto server = f.start(echo);
+    CHECK(std::filesystem::is_regular_file(std::filesystem::symlink_status(f.run.path + "/control.json")));
+    CHECK(control_call(f.run.path, {{"a", 1}}, 5s));
+  }
+  std::string text;
+  std::ifstream{victim} >> text;
+  CHECK(text == "precious");
+  std::filesystem::create_symlink(victim, f.run.path + "/control.json");
+  auto x = control_call(f.run.path, {}, 1s);
+  REQUIRE_FALSE(x);
+  CHECK(x.error().text.find("it is a symbolic link") != std::string::npos);
+  std::filesystem::remove(f.run.path + "/control.json");
+  REQUIRE(::mkfifo((f.run.path + "/control.json").c_str(), 0600) == 0); // whose opening waits for a writer
+  x = control_call(f.run.path, {}, 1s);
+  REQUIRE_FALSE(x);
+  CHECK(x.error().text.find("damaged") != std::string::npos);
+}
+
+TEST_CASE("FAULTS row 56 a run stays reachable though its socket or control.json is removed") {
+  fixture f;
+  f.settings.check_interval = 1ms;
+  const auto server = f.start(echo);
+  const auto at_first = server->socket_path();
+  const auto reached_again = [&](const std::string& run) {
+    while (!control_call(run, {{"a", 1}}, 5s))
+      std::this_thread::yield();
+    struct stat s {};
+    CHECK(::stat(server->socket_path().c_str(), &s) == 0);
+    CHECK((s.st_mode & 0777) == 0600);
+    CHECK(::stat((run + "/control.json").c_str(), &s) == 0);
+    CHECK((s.st_mode & 0777) == 0600);
+  };
+  SUBCASE("the socket") {
+    auto client = dial(at_first);
+    std::filesystem::remove(at_first);
+    reached_again(f.run.path);
+    CHECK(server->socket_path() != at_first);
+    send(client, "{\"n\": 1}\n"); // who was there before stays
+    CHECK(read_line(client)["got"]["n"] == 1);
+  }
+  SUBCASE("the folder with it") {
+    std::filesystem::remove_all(f.sockets.path);
+    reached_again(f.run.path);
+  }
+  SUBCASE("another thing has its name") {
+    std::filesystem::remove(at_first);
+    const auto other = listen(at_first);
+    while (server->socket_path() == at_first)
+      std::this_thread::yield();
+    reached_again(f.run.path);
+    CHECK(std::filesystem::exists(at_first));
+  }
+  SUBCASE("control.json") {
+    std::filesystem::remove(f.run.path + "/control.json");
+    reached_again(f.run.path);
+    CHECK(server->socket_path() == at_first);
+  }
+  SUBCASE("control.json is damaged") {
+    std::ofstream{f.run.path + "/control.json"} << "nonsense";
+    reached_again(f.run.path);
+  }
+  SUBCASE("the run directory is moved") {
+    const auto moved = f.sockets.path + "/moved";
+    std::filesystem::rename(f.run.path, moved);
+    std::filesystem::remove(moved + "/control.json");
+    reached_again(moved);
+  }
+  server->stop();
+  CHECK_FALSE(std::filesystem::exists(f.run.path + "/control.json"));
+  CHECK_FALSE(std::filesystem::exists(f.sockets.path + "/moved/control.json"));
+  CHECK_FALSE(std::filesystem::exists(server->socket_path()));
+}
+
+TEST_CASE("a run whose directory has become another's leaves that alone") {
+  fixture f;
+  f.settings.check_interval = 1ms;
+  const auto server = f.start(echo);
+  std::filesystem::rename(f.run.path, f.sockets.path + "/moved");
+  std::filesystem::create_directory(f.run.path);
+  std::filesystem::remove(f.sockets.path + "/moved/control.json");
+  while (!std::filesystem::exists(f.sockets.path + "/moved/control.json"))
+    std::this_thread::yield();
+  CHECK(std::filesystem::is_empty(f.run.path));
+  server->stop();
+  CHECK(std::filesystem::is_empty(f.run.path));
+}
+
+TEST_CASE("FAULTS row 53 one client too many is told that the run is busy") {
+  fixture f;
+  f.settings.max_clients = 2;
+  const auto server = f.start(echo);
+  auto a = dial(server->socket_path()), b = dial(server->socket_path());
+  const auto x = control_call(f.run.path, {{"a", 1}}, 5s);
+  REQUIRE_MESSAGE(x, x.error().text);
+  CHECK((*x)["ok"] == false);
+  CHECK((*x)["error"] == "busy: 2 other commands are with this run at the moment; try again");
+  send(a, "{\"n\": 1}\n");
+  CHECK(read_line(a)["got"]["n"] == 1);
+}
+
+TEST_CASE("FAULTS row 53 silent clients are closed and those that wait for an answer are not") {
+  fixture f;
+  f.settings.idle_timeout = 20ms;
+  f.settings.max_clients = 3;
+  std::promise<control_server::reply> asked;
+  const auto server = f.start([&](json request, control_server::reply answer) {
+    if (request.contains("slow"))
+      asked.set_value(std::move(answer));
+    else
+      answer({{"ok", true}});
+  });
+  auto waiting = dial(server->socket_path());
+  send(waiting, "{\"slow\": 1}\n");
+  const auto answer = asked.get_future().get();
+  auto silent = dial(server->socket_path()), half = dial(server->socket_path());
+  send(half, "{\"n\": "); // never the rest
+  CHECK(silent.receive_all().empty());
+  CHECK(half.receive_all().empty());
+  CHECK(control_call(f.run.path, {{"a", 1}}, 5s));
+  answer({{"ok", true}});
+  CHECK(read_line(waiting)["ok"] == true);
+  CHECK(waiting.receive_all().empty()); // it asks for nothing more
+}
+
 TEST_CASE("nobody else may reach the socket") {
   fixture f;
   const auto server = f.start(echo);
@@ -229,6 +407,24 @@ TEST_CASE("nobody else may reach the socket") {
   CHECK((s.st_mode & 0777) == 0600);
   REQUIRE(::stat((f.run.path + "/control.json").c_str(), &s) == 0);
   CHECK((s.st_mode & 0777) == 0600);
+}
+
+TEST_CASE("another user who comes as far as the socket is not heard") {
+  if (::geteuid() != 0) {
+    MESSAGE("only root can be somebody else: not run");
+    return;
+  }
+  fixture f;
+  const auto server = f.start(echo);
+  REQUIRE(::chmod(f.sockets.path.c_str(), 0755) == 0);
+  REQUIRE(::chmod(server->socket_path().c_str(), 0666) == 0);
+  std::thread{[&] {
+    ::syscall(SYS_setresuid, -1, 65534, -1); // of this thread alone
+    auto s = dial(server->socket_path());
+    send(s, "{\"n\": 1}\n");
+    CHECK(s.receive_all().empty());
+  }}.join();
+  CHECK(control_call(f.run.path, {{"a", 1}}, 5s));
 }
 
 TEST_CASE("a folder that others may enter gets no control socket") {

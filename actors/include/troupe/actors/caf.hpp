@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <ratio>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -682,6 +683,45 @@ auto otherwise([[maybe_unused]] Self* self, F f) {
     return caf::delegated<caf::message>{}; // no answer
   });
   return [](const caf::unit_t&) {};
+#endif
+}
+
+namespace internal {
+
+/// Messages that an actor does not know, and who sent them. The first of each process is worth a line, all are counted: nobody can
+/// fill a log with them.
+class unknown_messages {
+public:
+  using sink = std::function<void(const std::string& line)>;
+  /// `who`: the actor. No `say`: standard error.
+  explicit unknown_messages(std::string who, sink say = nullptr);
+  unknown_messages(const unknown_messages&) = delete;
+  /// Says how many there were, if there were more than lines.
+  ~unknown_messages();
+  void note(const caf::strong_actor_ptr& sender);
+
+private:
+  std::string who_;
+  sink say_;
+  std::set<std::string> senders_; ///< of the first ones
+  std::uint64_t count_ = 0, told_ = 0;
+};
+
+} // namespace internal
+
+/// A typed actor drops messages that it does not know, and answers such requests with an error. Call it before the behavior is
+/// set. (CAF 0.17.6 alone prints every one of them to standard output; 1.x does not.)
+template <class Self>
+void drop_unknown([[maybe_unused]] Self* self, [[maybe_unused]] std::string who,
+                  [[maybe_unused]] internal::unknown_messages::sink say = nullptr) {
+#if !TROUPE_CAF_MODERN
+  self->set_default_handler([log = std::make_shared<internal::unknown_messages>(std::move(who), std::move(say))](
+                              caf::scheduled_actor* s, caf::message_view&) -> caf::result<caf::message> {
+    log->note(s->current_sender());
+    if (s->current_mailbox_element() && s->current_mailbox_element()->mid.is_request())
+      return caf::make_error(caf::sec::unexpected_message);
+    return caf::delegated<caf::message>{}; // no answer
+  });
 #endif
 }
 

@@ -197,6 +197,7 @@ Handle spawn_gpu_with(caf::actor_system& sys, gpu_place at, gpu_options options,
   using pointer = typename full::template stateful_pointer<user_state>;
   return sys.spawn([=](pointer self) -> typename full::behavior_type {
     on_exception(self);
+    drop_unknown(self, user_state::name);
     auto& st = state(self);
     st.user = internal::make_box<typename user_state::box>(at);
     st.queue = std::make_unique<internal::gpu_queue>(at, options, caf::actor_cast<caf::weak_actor_ptr>(self->ctrl()));

@@ -135,7 +135,7 @@ struct sync_point_event {
 enum class run_outcome_kind : std::uint8_t {
   done,       ///< every trainer finished or was stopped on purpose
   failed,     ///< at least one failed for good, or the run itself did (see `error`)
-  interrupted ///< asked to leave; `troupe resume` goes on
+  interrupted ///< asked to leave, or a trainer has no slot left (see `error`); `troupe resume` goes on
 };
 std::string_view to_string(run_outcome_kind x) noexcept;
 

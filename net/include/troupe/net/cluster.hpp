@@ -37,7 +37,7 @@ struct cluster_options {
   std::string address = "127.0.0.1";                        ///< loopback only, so far
   std::chrono::milliseconds join_timeout{30'000};           ///< for all workers to come
   std::chrono::milliseconds leave_timeout{5'000};           ///< after the run, before workers are killed
-  std::chrono::milliseconds heartbeat_interval{1'000};
+  std::chrono::milliseconds heartbeat_interval{1'000};      ///< between two signs of life of a worker
   std::chrono::milliseconds connection_timeout{5'000};      ///< a worker that was silent for so long is lost
   /// One line about something that happened, on any thread; may be null.
   std::function<void(const std::string&)> log;
@@ -67,7 +67,7 @@ struct worker_info {
 ///
 /// Only who was started by this head, knows the run's token (256 random bits, handed over in a pipe), and has the same versions of
 /// Troupe, CAF and message format gets in; everyone else is refused with the reason. A worker that is lost is killed, so that
-/// no trainer runs twice. Workers end with the head, however it ends.
+/// no trainer runs twice. Workers end with the head, however it ends, and wait for one that is stopped for a while (Ctrl-Z).
 class cluster_head {
 public:
   /// Returns when all workers are present. Errors name the worker and why it is not there; nothing is left running then.
@@ -81,6 +81,10 @@ public:
   void attach(const actors::run_session& run);
 
   std::vector<worker_info> workers() const; ///< any thread
+
+  /// Stops the workers' processes, and lets them go on: for a head that stops itself in between (Ctrl-Z). Any thread.
+  void suspend();
+  void resume();
 
   struct traffic {
     std::uint64_t states_sent = 0, state_bytes_sent = 0;         ///< by this process
@@ -101,13 +105,15 @@ private:
 
 struct worker_options {
   std::shared_ptr<const gpu::workload_registry> workloads; ///< the same as the head's
-  int input = 0;                                           ///< the pipe from the head
+  int input = 0;                                           ///< the socket between head and worker
   std::chrono::milliseconds join_timeout{20'000};          ///< for each step of joining
 };
 
 /// The whole life of a worker process: joins the head that started it, hosts trainers until the run is over or the head is
 /// gone, and returns the process's exit status (0: it was let go). Writes what goes wrong to standard error. Call it from
-/// main, on the main thread: it asks the kernel to kill this process when the head ends.
+/// main, on the main thread: it asks the kernel to kill this process when the head ends. It leaves SIGTERM, SIGINT, SIGHUP and
+/// what stops a job (SIGTSTP, SIGTTIN, SIGTTOU) to the head: this process ignores them, and SIGPIPE, from here on; before, the
+/// first six are blocked.
 int run_worker(const worker_options& options);
 
 } // namespace troupe::net

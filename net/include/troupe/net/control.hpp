@@ -18,14 +18,17 @@ struct control_server_settings {
   std::string run_dir;                    ///< where control.json is left: {"pid": …, "socket": "…"}
   std::string socket_dir;                 ///< empty: $XDG_RUNTIME_DIR, or /tmp/troupe-<uid>
   std::size_t max_line_bytes = 1u << 20;  ///< a longer request is answered with an error and ends the connection
-  std::size_t max_clients = 32;
+  std::size_t max_clients = 32;           ///< one more is told {"ok": false, "error": "busy: …"} and closed
+  std::chrono::milliseconds idle_timeout{30'000};   ///< for a whole request to come, and for its answer to be read
+  std::chrono::milliseconds check_interval{1'000};  ///< for looking whether socket and control.json are still there
 };
 
 /// The running experiment's end. One thread of its own.
 ///
 /// A client's requests are answered one after the other. What is not a JSON object, or is nested deeper than 32, gets
 /// {"ok": false, "error": "…"}. The socket has mode 0600 in a folder that belongs to the user and nobody else may
-/// enter; the peer's user is checked as well.
+/// enter; the peer's user is checked as well. Should the socket or control.json be removed while the run goes on (a log-out
+/// clears the user's folder), they are made anew.
 class control_server {
 public:
   using reply = std::function<void(nlohmann::json)>;
@@ -39,9 +42,10 @@ public:
   /// As `stop()`.
   ~control_server();
 
-  const std::string& socket_path() const noexcept;
+  std::string socket_path() const; ///< at this moment; any thread
 
-  /// Removes socket and control.json, lets answers that were given be read (half a second at most), closes all clients and joins. Idempotent; not to be called from the handler.
+  /// Removes socket and control.json, lets answers that were given be read (half a second at most), closes all clients and
+  /// joins. Idempotent; not to be called from the handler.
   void stop();
 
 private:
