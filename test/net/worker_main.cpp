@@ -8,6 +8,7 @@
 #include <string_view>
 #include <thread>
 
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -112,6 +113,7 @@ int exit_message() {
 
 /// Says to the gatekeeper what it does not know, very often, and joins.
 int chatter() {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL); // it waits longer than whoever started it may live
   const auto j = read_input();
   {
     net::cluster_config config;
