@@ -45,22 +45,6 @@ cut_off cut_by(int signal, const temporary_folder& folder) {
   }
 }
 
-std::vector<pid_t> children_of(int parent) {
-  std::vector<pid_t> out;
-  for (auto& entry : std::filesystem::directory_iterator{"/proc"}) {
-    const auto name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos)
-      continue;
-    const auto text = read_whole((entry.path() / "stat").string()); // "PID (NAME) STATE PARENT …"
-    std::istringstream rest{text.substr(std::min(text.size(), text.rfind(')') + 1))};
-    std::string state;
-    int its_parent = 0;
-    if (rest >> state >> its_parent && its_parent == parent)
-      out.push_back(std::stoi(name));
-  }
-  return out;
-}
-
 } // namespace
 
 TEST_CASE("doctor lists devices and libraries and why no GPU is used") {

@@ -92,7 +92,7 @@ int exit_message() {
   const auto j = read_input();
   {
     net::cluster_config config;
-    actors::enable_network(config);
+    actors::enable_network(config, net::no_heartbeats); // as the head, which would seem dead to others
     caf::actor_system system{config};
     auto head = system.middleman().remote_actor(j["head"].get<std::string>(), j["port"].get<std::uint16_t>());
     if (!head)
@@ -117,7 +117,7 @@ int chatter() {
   const auto j = read_input();
   {
     net::cluster_config config;
-    actors::enable_network(config);
+    actors::enable_network(config, net::no_heartbeats); // as the head, which would seem dead to others
     caf::actor_system system{config};
     auto head = system.middleman().remote_actor(j["head"].get<std::string>(), j["port"].get<std::uint16_t>());
     if (!head)
