@@ -280,6 +280,7 @@ def work(args, index, members, barrier, results):
     import torch
 
     torch.manual_seed(1 + index)
+    torch.set_flush_denormal(True)  # PyTorch's best: dead units' momentum decays into them
     if args.device == "cpu":
         torch.set_num_threads(1)
         if hasattr(os, "sched_setaffinity"):

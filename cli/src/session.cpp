@@ -151,11 +151,14 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   auto run = actors::run_session::start(std::move(options));
   if (!run)
     return cannot_start(a, to, run.error().text, status_of(run.error()));
-  if (const auto& resumed = (*run)->resumed())
-    for (const auto& x : resumed->damage) // whoever hears nothing else hears this
+  if (const auto& resumed = (*run)->resumed()) { // whoever hears nothing else hears this
+    for (const auto& x : resumed->damage)
       to.err << "troupe: " << x.text << std::endl;
   auto now_reachable = std::move(reachable); // gone before the run, whose end waits for the listener, whatever is thrown here
   if (cluster)
+    for (const auto& x : resumed->notes)
+      to.err << "troupe: " << x << std::endl;
+  }
     cluster->attach(**run);
   ctrl_c.begin((*run)->control());
   if (auto kept = keep_plan(*plan, directory); !kept)

@@ -90,6 +90,8 @@ public:
   virtual bool passed(const point& at) = 0;
   /// For tests of the order of copies: from now on those on the second queue are done as late as their marks allow.
   virtual void delay_copies() {}
+  /// For tests of a GPU's kernels on the CPU: from now on products keep subnormal numbers, as cuBLAS's do.
+  virtual void keep_subnormals_in_products() {}
 
   // -- capture -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@
 #include "backend.hpp"
 #include "cpu_gemm.hpp"
 #include "kernel_table.hpp"
+#include "troupe/core/subnormals.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -153,7 +154,12 @@ public:
   }
   void synchronize() override { do_copies(enqueued_); }
   void gemm(const gemm_call& call) override {
-    do_or_keep([this, call] { gemm_(call); });
+    do_or_keep([this, call] {
+      if (!keep_subnormals_)
+        return gemm_(call);
+      const core::subnormals_scope keep(false);
+      gemm_(call);
+    });
   }
 
   void upload_async(void* dst, const void* pinned, std::size_t bytes) override { enqueue_copy(dst, pinned, bytes); }
@@ -167,6 +173,7 @@ public:
   void wait_on_host(const point& at) override { do_copies(static_cast<const cpu_point&>(at).copies); }
   bool passed(const point& at) override { return static_cast<const cpu_point&>(at).copies <= done_; }
   void delay_copies() override { delayed_ = true; }
+  void keep_subnormals_in_products() override { keep_subnormals_ = true; }
 
   void begin_capture() override {
     list_ = std::make_unique<call_list>();
@@ -236,7 +243,7 @@ private:
   cpu_gemm gemm_;
   std::unique_ptr<call_list> list_; // while capturing
   std::uint64_t enqueued_ = 0, done_ = 0; // copies on the second queue
-  bool delayed_ = false;
+  bool delayed_ = false, keep_subnormals_ = false;
   std::deque<std::function<void()>> late_;
 };
 

@@ -168,7 +168,8 @@ private:
 
 /// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread
 /// that made it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every
-/// operation is enqueued on the context's one stream (on the CPU: done at once).
+/// operation is enqueued on the context's one stream (on the CPU: done at once). Its thread flushes subnormal numbers from then on
+/// (`core::flush_subnormals`), as all threads that compute for slots do, so that bits do not depend on where something is computed.
 class context {
 public:
   /// Throws `device_error` if the device cannot be opened.
@@ -180,7 +181,7 @@ public:
   const slot_options& options() const noexcept { return options_; }
   device_kind kind() const noexcept { return options_.device.kind; }
 
-  /// Makes the calling thread the owner; sets the device and one BLAS thread for it.
+  /// Makes the calling thread the owner; sets the device and one BLAS thread for it, and has it flush subnormal numbers.
   void bind();
   /// Throws `std::logic_error` on any thread but the owner.
   void check_thread() const;
