@@ -6,6 +6,8 @@
 #include <doctest/doctest.h>
 
 #include "gpu/model_support.hpp"
+#include "gpu/variable.hpp"
+#include "temporary_folder.hpp"
 #include "shared_library.hpp"
 #include "troupe/gpu/cuda_source.hpp"
 #include "troupe/gpu/versions.hpp"
@@ -15,29 +17,6 @@
 
 using namespace troupe::gpu;
 using model_test::mentions;
-
-namespace {
-
-/// A variable of the environment, as long as the object lives.
-struct variable {
-  std::string name, before;
-  bool was_set;
-  variable(const char* n, const char* value) : name(n), was_set(std::getenv(n) != nullptr) {
-    if (was_set)
-      before = std::getenv(n);
-    ::setenv(n, value, 1);
-  }
-  ~variable() {
-    if (was_set)
-      ::setenv(name.c_str(), before.c_str(), 1);
-    else
-      ::unsetenv(name.c_str());
-  }
-  variable(const variable&) = delete;
-  variable& operator=(const variable&) = delete;
-};
-
-} // namespace
 
 TEST_CASE("a list of folders is taken apart and empty ones are left out") {
   using texts = std::vector<std::string>;
