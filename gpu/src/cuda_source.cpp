@@ -108,6 +108,8 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
   std::vector<std::string> options{exact ? "--gpu-architecture=sm_" + std::to_string(wanted)
                                          : "--gpu-architecture=compute_" + std::to_string(below)};
   options.insert(options.end(), source.options.begin(), source.options.end());
+  for (const auto& folder : internal::cuda_include_folders()) // behind the caller's own
+    options.push_back("--include-path=" + folder);
   std::vector<const char*> raw;
   for (const auto& o : options)
     raw.push_back(o.c_str());

@@ -1,6 +1,6 @@
 /// Where libraries that are loaded at run time are looked for.
 #include <algorithm>
-#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -61,6 +61,19 @@ TEST_CASE("CUDA libraries are looked for by the loader and in the toolkit or onl
   CHECK(mentions(paths[0], "/site/nvidia/cublas/lib/libnvrtc.so."));
   CHECK(paths[1] == "/site/nvidia/cublas/lib/libnvrtc.so");
   CHECK(paths[3] == "/site/nvidia/cu13/lib/libnvrtc.so");
+}
+
+TEST_CASE("CUDA headers are looked for beside its libraries") {
+  temporary_folder site;
+  std::filesystem::create_directories(site / "cu13/include");
+  std::filesystem::create_directories(site / "other/include");
+  write_whole(site / "cu13/include/cuda_fp16.h", "");
+  const variable there("TROUPE_CUDA_LIBRARIES", (site / "other/lib:" + (site / "cu13/lib/") + ":" + (site / "cu13/lib")).c_str());
+  const auto folders = internal::cuda_include_folders();
+  REQUIRE_FALSE(folders.empty());
+  CHECK(folders.front() == site / "cu13/include");
+  CHECK(std::count(folders.begin(), folders.end(), site / "cu13/include") == 1);
+  CHECK(std::count(folders.begin(), folders.end(), site / "other/include") == 0);
 }
 
 TEST_CASE("a CUDA library that is not in TROUPE_CUDA_LIBRARIES is named with its folder and what to do") {
