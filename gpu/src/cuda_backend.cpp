@@ -12,6 +12,7 @@
 #include "cuda_driver.hpp"
 #include "cuda_support.hpp"
 #include "troupe/gpu/device.hpp"
+#include "devices.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -117,7 +118,7 @@ public:
     if (p.memoryPoolsSupported == 0)
       throw device_error(label() + ": the device has no stream-ordered memory pools", false);
     device_.emplace(ordinal_, label());
-    workspace_bytes_ = p.major >= 9 ? 32u << 20 : 8u << 20; // what cuBLAS's manual advises
+    workspace_bytes_ = cublas_workspace_bytes(p.major);
     workspace_ = allocate(workspace_bytes_);
     if (workspace_ == nullptr)
       throw device_error(label() + ": the device has no room for cuBLAS's workspace of " +
