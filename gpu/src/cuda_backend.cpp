@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "copied_memory.hpp"
 #include "cuda_blas.hpp"
 #include "cuda_driver.hpp"
 #include "cuda_support.hpp"
-#include "troupe/gpu/device.hpp"
 #include "devices.hpp"
+#include "troupe/gpu/device.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -34,16 +35,16 @@ int ordinal_of(const slot_options& options) {
   return found->ordinal;
 }
 
-/// Both queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
+/// The queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
 /// enqueued.
 struct streams_and_pool {
   cudaStream_t stream = nullptr;
-  cudaStream_t copies = nullptr;
+  cudaStream_t uploads = nullptr, downloads = nullptr; // a GPU copies in both directions at once
   cudaMemPool_t pool = nullptr;
 
   streams_and_pool(int ordinal, const std::string& label) {
     try {
-      for (auto* s : {&stream, &copies})
+      for (auto* s : {&stream, &uploads, &downloads})
         check_cuda(cudaStreamCreateWithFlags(s, cudaStreamNonBlocking), label, "cudaStreamCreateWithFlags");
       cudaMemPoolProps props{};
       props.allocType = cudaMemAllocationTypePinned;
@@ -65,7 +66,7 @@ struct streams_and_pool {
 
 private:
   void destroy() noexcept { // errors here have been reported by whoever waited for the work
-    for (auto s : {copies, stream})
+    for (auto s : {uploads, downloads, stream})
       if (s != nullptr) {
         (void)cudaStreamSynchronize(s);
         (void)cudaStreamDestroy(s);
@@ -189,7 +190,8 @@ public:
     check(cudaStreamSynchronize(device_->stream), "work on the device");
   }
   void synchronize() override {
-    check(cudaStreamSynchronize(device_->copies), "copies beside the computation");
+    for (auto s : {device_->uploads, device_->downloads})
+      check(cudaStreamSynchronize(s), "copies beside the computation");
     check(cudaStreamSynchronize(device_->stream), "work on the device");
   }
   void gemm(const gemm_call& call) override {
@@ -199,13 +201,15 @@ public:
 
   void upload_async(void* dst, const void* pinned, std::size_t bytes) override {
     touch();
-    begin_copies();
-    check(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->copies), "copy to the device");
+    begin_copies(work_queue::uploads);
+    copied_.note(dst);
+    check(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->uploads), "copy to the device");
   }
   void download_async(void* pinned, const void* src, std::size_t bytes) override {
     touch();
-    begin_copies();
-    check(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->copies), "copy from the device");
+    begin_copies(work_queue::downloads);
+    copied_.note(src);
+    check(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->downloads), "copy from the device");
   }
   void mark(std::unique_ptr<point>& at, work_queue q) override {
     touch();
@@ -268,8 +272,7 @@ public:
 protected:
   void settle() noexcept override {
     const device_scope scope(*contexts_, ordinal_);
-    (void)cudaStreamSynchronize(device_->copies);
-    (void)cudaStreamSynchronize(device_->stream);
+    wait_for_all();
     (void)cudaGetLastError();
   }
   bool on_own_device() noexcept override {
@@ -293,12 +296,13 @@ protected:
       note_allocated();
     return p;
   }
-  void free(void* data, std::size_t) noexcept override {
+  void free(void* data, std::size_t bytes) noexcept override {
     const device_scope scope(*contexts_, ordinal_);
-    if (copies_end_ != nullptr) { // a copy beside the computation may still be on its way from it or to it
-      (void)cudaEventRecord(copies_end_, device_->copies);
-      (void)cudaStreamWaitEvent(device_->stream, copies_end_, 0);
-    }
+    if (copied_.forget(data, bytes)) // a copy beside the computation may still be on its way from it or to it
+      for (auto s : {device_->uploads, device_->downloads}) {
+        (void)cudaEventRecord(copies_end_, s);
+        (void)cudaStreamWaitEvent(device_->stream, copies_end_, 0);
+      }
     (void)cudaFreeAsync(data,
                         device_->stream); // after a sticky error it fails, and there is nothing left to free
     (void)cudaGetLastError();
@@ -315,8 +319,7 @@ protected:
   }
   void free_host(void* data, std::size_t) noexcept override {
     const device_scope scope(*contexts_, ordinal_);
-    (void)cudaStreamSynchronize(device_->copies); // the device may still copy from it
-    (void)cudaStreamSynchronize(device_->stream);
+    wait_for_all(); // the device may still copy from it
     (void)cudaFreeHost(data);
     (void)cudaGetLastError();
   }
@@ -348,19 +351,23 @@ private:
   }
   /// From now on memory that is freed may be in use by one. And memory that was allocated since the newest one is, until the
   /// first queue comes to its allocation, still its last user's.
-  void begin_copies() {
+  void begin_copies(work_queue q) {
     if (copies_end_ == nullptr) {
       for (auto* e : {&allocated_, &copies_end_})
         if (*e == nullptr)
           check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreateWithFlags");
       note_allocated();
     }
-    if (std::exchange(allocated_since_, false))
-      check(cudaStreamWaitEvent(device_->copies, allocated_, 0), "cudaStreamWaitEvent");
+    if (std::exchange(q == work_queue::uploads ? uploads_behind_ : downloads_behind_, false))
+      check(cudaStreamWaitEvent(stream_of(q), allocated_, 0), "cudaStreamWaitEvent");
+  }
+  void wait_for_all() noexcept {
+    for (auto s : {device_->uploads, device_->downloads, device_->stream})
+      (void)cudaStreamSynchronize(s);
   }
   void note_allocated() noexcept { // where it fails the device is lost, as the next call tells
     (void)cudaEventRecord(allocated_, device_->stream);
-    allocated_since_ = true;
+    uploads_behind_ = downloads_behind_ = true;
   }
   /// Makes the pool's memory readable by another device, where the two are linked; elsewhere the driver copies through the host.
   /// Any thread.
@@ -380,7 +387,7 @@ private:
     (void)cudaGetLastError();
   }
   cudaStream_t stream_of(work_queue q) const noexcept {
-    return q == work_queue::compute ? device_->stream : device_->copies;
+    return q == work_queue::compute ? device_->stream : q == work_queue::uploads ? device_->uploads : device_->downloads;
   }
   static cudaEvent_t event_of(const point& at) noexcept { return static_cast<const cuda_point&>(at).event; }
 
@@ -388,9 +395,10 @@ private:
   std::optional<cuda_contexts> contexts_;
   std::atomic<std::uint64_t> reserved_{0};
   std::optional<streams_and_pool> device_;
-  cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies on the second queue
-  cudaEvent_t allocated_ = nullptr;  // the newest allocation's place on the first
-  bool allocated_since_ = false;     // the second has not waited for it
+  cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies beside the computation
+  cudaEvent_t allocated_ = nullptr;  // the newest allocation's place on the first queue
+  bool uploads_behind_ = false, downloads_behind_ = false; // they have not waited for it
+  copied_memory copied_;
   bool reads_host_tables_ = false; // it copies from ordinary memory itself, as Grace Hopper does
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
