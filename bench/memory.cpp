@@ -267,12 +267,13 @@ private:
     {
       gpu::context ctx(slot_);
       const std::size_t bytes = std::size_t{small() ? 1U : 256U} << 20;
-      auto host = ctx.allocate_host(bytes), device = ctx.allocate(bytes);
-      ctx.zero(device.data(), bytes);
+      // Both directions at once, as swapping can have them.
+      auto from = ctx.allocate(bytes), left = ctx.allocate_host(bytes), waits = ctx.allocate_host(bytes), to = ctx.allocate(bytes);
+      ctx.zero(from.data(), bytes);
       ctx.synchronize();
       const auto both = [&] {
-        ctx.download_async(host.data(), device.data(), bytes);
-        ctx.upload_async(device.data(), host.data(), bytes);
+        ctx.download_async(left.data(), from.data(), bytes);
+        ctx.upload_async(to.data(), waits.data(), bytes);
         ctx.synchronize();
       };
       both();

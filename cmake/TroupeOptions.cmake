@@ -43,6 +43,8 @@ endif()
 # CUDA: decided before any language is enabled, so that a machine without nvcc still configures.
 set(TROUPE_HAVE_CUDA OFF)
 if(NOT TROUPE_CUDA STREQUAL "OFF")
+  # Code for Hopper, and PTX that a driver compiles for any other GPU since Turing when it is first used, in each process until the
+  # driver's cache has it. The preset "package" has code for all.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "75-virtual;90-real")
   endif()
@@ -60,6 +62,7 @@ if(NOT TROUPE_CUDA STREQUAL "OFF")
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(TROUPE_HAVE_CUDA ON)
+    message(STATUS "CUDA kernels are built for: ${CMAKE_CUDA_ARCHITECTURES} (CMAKE_CUDA_ARCHITECTURES)")
   elseif(TROUPE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TROUPE_CUDA=ON, but no CUDA compiler was found: put nvcc on PATH or set CUDACXX")
   endif()

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "troupe/core/subnormals.hpp"
+
 namespace troupe::actors::internal {
 
 namespace {
@@ -32,6 +34,7 @@ std::vector<std::byte> mean(const std::vector<const core::checkpoint::tensor*>& 
 core::result<core::checkpoint_ptr> average(const std::vector<core::checkpoint_ptr>& states) {
   if (states.empty())
     return core::error{core::errc::invalid_argument, "there is nothing to average"};
+  const core::subnormals_scope flush; // as on the slots, where this could be computed too
   const auto& first = *states.front();
   std::set<std::string, std::less<>> listed;
   const auto* list = first.text("troupe.weights");

@@ -176,6 +176,7 @@ core::result<resumed_run> read_resumed(const std::string& directory, core::exper
     for (const auto& t : set.trainers)
       out.saved[t.trainer] = t;
     out.last_sync = then->last_sync;
+    out.kept_subnormals = !then->flushed_subnormals;
     for (std::size_t i = 0; i <= *newest; ++i)
       if (record->sets[i].missing.empty())
         out.sets.push_back(record->sets[i].set);

@@ -17,6 +17,7 @@
 #include "troupe/actors/node_agent.hpp"
 #include "troupe/actors/prepare.hpp"
 #include "troupe/actors/run_access.hpp"
+#include "troupe/core/subnormals.hpp"
 #include "troupe/gpu/device.hpp"
 
 namespace troupe::actors {
@@ -276,6 +277,8 @@ nlohmann::json details_of(const resumption& x) {
     out["set"] = *x.set;
   for (const auto& d : x.damage)
     out["damage"].push_back(d.text);
+  for (const auto& n : x.notes)
+    out["notes"].push_back(n);
   return out;
 }
 
@@ -337,6 +340,9 @@ core::result<std::unique_ptr<run_session>> run_session::start(run_options option
     for (const auto& [t, saved] : host->resumed->saved)
       from.step = std::max(from.step, saved.step);
     from.damage = std::move(damage);
+    if (host->resumed->kept_subnormals && core::can_flush_subnormals)
+      from.notes.push_back("the run was begun by a version that kept subnormal numbers, and goes on with zeros for them: its weights may "
+                           "differ from those of a run without an interruption");
     const auto details = details_of(from);
     host->tell_event("gone_on", details);
     host->store->event("gone_on", details);

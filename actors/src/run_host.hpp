@@ -34,6 +34,7 @@ struct resumed_run {
   std::vector<core::checkpoint_set> sets; ///< up to the one that it goes on from
   std::optional<std::uint32_t> set;       ///< its number; none: from the beginning
   std::uint32_t next_set = 0;             ///< the number of the next one, above all on record
+  bool kept_subnormals = false;           ///< what was computed up to there did not flush them
 };
 
 /// What lives beside a run's actors and outlives them: its options, record, states and listener.

@@ -29,7 +29,7 @@ def main():
     hidden, batch = DENSE[args.model]
     widths = (784, *hidden, 10)
     key = jax.random.key(1)
-    x = jax.random.uniform(key, (60000, 784))
+    x = jax.random.bits(key, (60000, 784), "uint8")  # bytes, as bench/fusion.cpp has its images
     y = jax.random.randint(key, (60000,), 0, 10)
 
     def init(k):
@@ -52,7 +52,7 @@ def main():
         params, momentum, k = state
         k, draw = jax.random.split(k)
         rows = jax.random.randint(draw, (batch,), 0, x.shape[0])
-        grads = jax.grad(loss)(params, x[rows], y[rows])
+        grads = jax.grad(loss)(params, x[rows].astype(jnp.float32) / 255, y[rows])
         momentum = jax.tree.map(lambda v, g: MOMENTUM * v + g, momentum, grads)
         params = jax.tree.map(lambda w, v: w - LR * v, params, momentum)
         return (params, momentum, k), ()

@@ -32,11 +32,18 @@ def load(args, torch):
     if args.model == "transformer" and args.data == "random":
         x, y = torch.randint(1, 256, (60000, train_torch.LENGTH), generator=g), torch.randint(5, (60000,), generator=g)
         x[torch.arange(train_torch.LENGTH) >= torch.randint(8, train_torch.LENGTH + 1, (60000, 1), generator=g)] = 0  # padding
+    elif args.data == "random" and args.device != "cpu":  # bytes, as bench/fusion.cpp has its images
+        x, y = torch.randint(256, (60000, 784), generator=g, dtype=torch.uint8), torch.randint(10, (60000,), generator=g)
     elif args.data == "random":
         x, y = torch.rand(60000, 784, generator=g), torch.randint(10, (60000,), generator=g)
     else:
         x, y = train_torch.load(args, "train")
     return x.to(args.device), y.to(args.device)
+
+
+def examples(torch, x):
+    """What a step gathered, as models take it: images that lie on the device as bytes become numbers from 0 to 1."""
+    return x.to(torch.float32).mul_(1 / 255) if x.dtype == torch.uint8 else x
 
 
 def make_model(name):
@@ -70,7 +77,7 @@ class Alone:
     """One model after the other: what people write first."""
 
     def __init__(self, torch, args, x, y, members):
-        self.x, self.y = x, y
+        self.torch, self.x, self.y = torch, x, y
         self.models = [make_model(args.model).to(args.device) for _ in range(members)]
         self.steps = [torch.compile(m, mode="reduce-overhead" if args.device != "cpu" else None) if args.mode == "compile"
                       else m for m in self.models]
@@ -84,7 +91,7 @@ class Alone:
     def step(self):
         for model, optimizer, rows in zip(self.steps, self.optimizers, self.batches.rows()):
             optimizer.zero_grad(set_to_none=True)
-            self.loss(model(self.x[rows]), self.y[rows]).backward()
+            self.loss(model(examples(self.torch, self.x[rows])), self.y[rows]).backward()
             optimizer.step()
 
 
@@ -138,7 +145,7 @@ class Vmapped:
 
     def step(self):
         torch, rows = self.torch, self.batches.rows()
-        grads = self.gradients(self.params, self.x[rows], self.y[rows])
+        grads = self.gradients(self.params, examples(torch, self.x[rows]), self.y[rows])
         self.optimizer.step([grads[k] for k in self.params])
 
 
@@ -249,7 +256,7 @@ class Stacked:
 
     def train(self):
         torch = self.torch
-        out = self.forward(self.x[self.rows].view(self.k, self.b, -1))
+        out = self.forward(examples(torch, self.x[self.rows]).view(self.k, self.b, -1))
         loss = torch.nn.functional.cross_entropy(out.reshape(self.k * self.b, -1), self.y[self.rows]) * self.k
         grads = torch.autograd.grad(loss, self.params)
         self.optimizer.step(grads)
@@ -280,6 +287,7 @@ def work(args, index, members, barrier, results):
     import torch
 
     torch.manual_seed(1 + index)
+    torch.set_flush_denormal(True)  # PyTorch's best: dead units' momentum decays into them
     if args.device == "cpu":
         torch.set_num_threads(1)
         if hasattr(os, "sched_setaffinity"):

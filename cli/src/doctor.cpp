@@ -51,6 +51,7 @@ nlohmann::json as_json(const diagnosis& d) {
       device["features"] = d.devices.cpu_features;
     } else {
       device["ordinal"] = x.ordinal;
+      device["context_bytes"] = gpu::context_bytes;
       device["compute_capability"] = std::to_string(x.compute_major) + "." + std::to_string(x.compute_minor);
     }
     const auto slot = d.slot_on(x);
@@ -90,6 +91,9 @@ int doctor(const doctor_arguments& a, output to) {
   }
   to.out << devices.str(2) << "  The budget is that of one slot which has the device to itself; several share it. All slots together\n"
          << "  pin at most " << bytes_text(pinned) << " of host memory, a quarter of what is available now. Both can be set:\n  docs/memory.md.\n";
+  if (d.devices.devices.size() > 1)
+    to.out << "  Of a GPU, " << bytes_text(gpu::context_bytes) << " are left for the CUDA context and the libraries of each process that "
+           << "uses it, and\n  cuBLAS's workspace for each slot.\n";
   if (d.devices.cuda_status != "ok")
     to.out << "  No GPU is used: " << d.devices.cuda_status << ".\n";
   to.out << "\nLibraries\n";

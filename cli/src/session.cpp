@@ -61,13 +61,13 @@ int run_session(core::experiment exp, const std::string& directory, session_star
     return cannot_start(a, to, "--slots " + std::to_string(*count) + " leaves '" + a.devices[*count] +
                                    "' without a slot: give at least as many slots as devices", exit_wrong_use);
   const auto devices = gpu::find_devices();
-  auto chosen = choose_slots(exp, count, a.devices, devices);
+  auto chosen = choose_slots(exp, count, a.devices, devices, a.workers);
   if (const auto* few = std::get_if<std::vector<gpu::slot_options>>(&chosen); few && few->size() < a.workers) {
     // Each worker has one at least, and they divide what there is.
     if (!exp.slots.empty() && a.devices.empty())
       return cannot_start(a, to, std::to_string(a.workers) + " workers need at least as many slots: the experiment has " +
                                      std::to_string(few->size()), exit_wrong_use);
-    chosen = choose_slots(exp, a.workers, a.devices, devices);
+    chosen = choose_slots(exp, a.workers, a.devices, devices, a.workers);
   }
   if (auto* faults = std::get_if<std::vector<core::error>>(&chosen))
     return cannot_start(a, to, "the slots cannot be had", exit_wrong_use, *faults);
@@ -102,6 +102,8 @@ int run_session(core::experiment exp, const std::string& directory, session_star
     net::cluster_options c;
     c.command = {"/proc/self/exe", "worker"};
     c.slots = net::deal_slots(slots, a.workers);
+    for (const auto& x : notes_on_shared_gpus(c.slots))
+      to.err << "troupe: " << x << std::endl;
     c.plan = plan->to_json();
     c.slice = std::chrono::microseconds{static_cast<std::int64_t>(exp.quantum_ms * 1000)};
     c.log = [&](const std::string& line) {
@@ -121,9 +123,12 @@ int run_session(core::experiment exp, const std::string& directory, session_star
   auto run = actors::run_session::start(std::move(options));
   if (!run)
     return cannot_start(a, to, run.error().text, status_of(run.error()));
-  if (const auto& resumed = (*run)->resumed())
-    for (const auto& x : resumed->damage) // whoever hears nothing else hears this
+  if (const auto& resumed = (*run)->resumed()) { // whoever hears nothing else hears this
+    for (const auto& x : resumed->damage)
       to.err << "troupe: " << x.text << std::endl;
+    for (const auto& x : resumed->notes)
+      to.err << "troupe: " << x << std::endl;
+  }
   auto now_reachable = std::move(reachable); // gone before the run, whose end waits for the listener, whatever is thrown here
   if (cluster)
     cluster->attach(**run);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -45,7 +46,7 @@ std::vector<core::slot_request> requested_slots(const core::experiment& exp, std
 
 std::variant<std::vector<gpu::slot_options>, std::vector<core::error>>
 choose_slots(const core::experiment& exp, std::optional<unsigned> count, const std::vector<std::string>& devices,
-             const gpu::device_report& report) {
+             const gpu::device_report& report, unsigned workers) {
   std::vector<core::error> faults;
   std::map<std::string, std::string> given; // names of devices by id
   for (auto& selector : devices) {
@@ -60,7 +61,7 @@ choose_slots(const core::experiment& exp, std::optional<unsigned> count, const s
     return faults;
   auto math = exp.math == "tf32" ? gpu::math_mode::tf32 : gpu::math_mode::fp32;
   auto slots = gpu::make_slots(report, requested_slots(exp, count, devices, report), math, "/slots", faults,
-                               gpu::available_host_memory());
+                               gpu::available_host_memory(), workers);
   if (!faults.empty())
     return faults;
   return slots;
@@ -128,6 +129,21 @@ core::result<void> check_pin_of(const std::string& entry, const std::vector<gpu:
   one.trainers.emplace_back().slot = slot->is_string() ? slot->get<std::string>() : slot->dump();
   const auto faults = check_pins(one, slots, workers, report);
   return faults.empty() ? core::result<void>{} : faults.front();
+}
+
+std::vector<std::string> notes_on_shared_gpus(const std::vector<std::vector<gpu::slot_options>>& dealt) {
+  std::map<int, std::set<std::size_t>> workers; // by the GPU's number
+  for (std::size_t w = 0; w < dealt.size(); ++w)
+    for (const auto& s : dealt[w])
+      if (s.device.kind == gpu::device_kind::cuda)
+        workers[s.device.ordinal].insert(w);
+  std::vector<std::string> out;
+  for (const auto& [ordinal, who] : workers)
+    if (who.size() > 1)
+      out.push_back(std::to_string(who.size()) + " worker processes share cuda:" + std::to_string(ordinal) +
+                    ": they take turns on it, equal trainers of different workers do not run as one, and each has a CUDA context of its "
+                    "own. To avoid it give each GPU to one worker, or leave out --workers");
+  return out;
 }
 
 } // namespace troupe::cli

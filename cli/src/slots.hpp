@@ -17,10 +17,13 @@ namespace troupe::cli {
 std::vector<core::slot_request> requested_slots(const core::experiment& exp, std::optional<unsigned> count,
                                                 const std::vector<std::string>& devices, const gpu::device_report& report);
 
-/// The same, ready to be opened. Faults name the option or the place in the file.
+/// The same, ready to be opened by so many worker processes (0: by this one). Faults name the option or the place in the file.
 std::variant<std::vector<gpu::slot_options>, std::vector<core::error>>
 choose_slots(const core::experiment& exp, std::optional<unsigned> count, const std::vector<std::string>& devices,
-             const gpu::device_report& report);
+             const gpu::device_report& report, unsigned workers = 0);
+
+/// A sentence for each GPU on which several worker processes have slots; `dealt`: the slots of each.
+std::vector<std::string> notes_on_shared_gpus(const std::vector<std::vector<gpu::slot_options>>& dealt);
 
 /// What is wrong with the trainers' own "slot"s where these are the slots, dealt to `workers` processes if there are any: a fault for each
 /// entry of the file that names one which does not exist.

@@ -108,7 +108,11 @@ public:
         trainer(static_cast<trainer_id>(*n - 1));
       if (auto hash = text(j, "experiment_hash"); !hash.empty())
         out_.experiment_changed = hash != text_hash(out_.experiment_text);
+      flushes_ = flag(j, "flushes_subnormals");
+      out_.flushed_subnormals = out_.flushed_subnormals && flushes_;
       out_.outcome.clear(); // it was opened again
+    } else if (kind == "gone_on" && !j.contains("set")) { // from step 0: nothing of what was before is in it
+      out_.flushed_subnormals = flushes_;
     } else if (kind == "sync_point") {
       sync_point(j);
     } else if (kind == "checkpoint_set") {
@@ -224,6 +228,7 @@ private:
   }
 
   run_record& out_;
+  bool flushes_ = false; // the newest session
   std::string unsaved_; ///< the name of a trainer whose last state could not be written
 };
 

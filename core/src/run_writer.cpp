@@ -22,6 +22,7 @@
 #include "line_file.hpp"
 #include "run_files.hpp"
 #include "troupe/core/json_lines.hpp"
+#include "troupe/core/subnormals.hpp"
 
 namespace troupe::core {
 
@@ -75,7 +76,8 @@ public:
     append_json(line_, exp.seed);
     line_ += R"(,"trainers":)";
     append_json(line_, std::uint64_t{exp.trainers.size()});
-    line_ += again ? R"(,"again":true})" : R"(,"again":false})";
+    line_ += again ? R"(,"again":true)" : R"(,"again":false)";
+    line_ += can_flush_subnormals ? R"(,"flushes_subnormals":true})" : R"(,"flushes_subnormals":false})";
     if (table_.empty())
       if (auto ok = table_.append(table_header); !ok)
         return ok;

@@ -79,7 +79,7 @@ public:
   virtual void synchronize() = 0;
   virtual void gemm(const gemm_call& call) = 0;
 
-  // -- the second queue, see context ---------------------------------------------------------------------------------
+  // -- the queues of copies, see context ---------------------------------------------------------------------------------
 
   virtual void upload_async(void* dst, const void* pinned, std::size_t bytes) = 0;
   virtual void download_async(void* pinned, const void* src, std::size_t bytes) = 0;
@@ -88,8 +88,10 @@ public:
   virtual void wait(const point& at, work_queue who) = 0;
   virtual void wait_on_host(const point& at) = 0;
   virtual bool passed(const point& at) = 0;
-  /// For tests of the order of copies: from now on those on the second queue are done as late as their marks allow.
+  /// For tests of the order of copies: from now on asynchronous ones are done as late as their marks allow.
   virtual void delay_copies() {}
+  /// For tests of a GPU's kernels on the CPU: from now on products keep subnormal numbers, as cuBLAS's do.
+  virtual void keep_subnormals_in_products() {}
 
   // -- capture -------------------------------------------------------------------------------------------------------
 

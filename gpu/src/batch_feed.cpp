@@ -146,12 +146,12 @@ void batch_feed::copy_example(const labelled_examples& from, std::int64_t exampl
 }
 
 void batch_feed::send(stage& s, std::int64_t rows) {
-  ctx_.wait(s.used, work_queue::copies); // who reads its last contents is ahead
+  ctx_.wait(s.used, work_queue::uploads); // who reads its last contents is ahead
   const auto examples = static_cast<std::size_t>(rows) * example_bytes();
   const auto labels = static_cast<std::size_t>(rows) * sizeof(std::int32_t);
   ctx_.upload_async(s.device.data(), s.pinned.data(), examples);
   ctx_.upload_async(s.device.as<unsigned char>() + labels_at(), s.pinned.as<unsigned char>() + labels_at(), labels);
-  ctx_.mark(s.arrived, work_queue::copies);
+  ctx_.mark(s.arrived, work_queue::uploads);
   auto& sum = ctx_.impl().traffic().staged_bytes;
   sum.store(sum.load(std::memory_order_relaxed) + examples + labels, std::memory_order_relaxed);
 }

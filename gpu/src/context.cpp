@@ -5,6 +5,7 @@
 
 #include "backend.hpp"
 #include "kernel_table.hpp"
+#include "troupe/core/subnormals.hpp"
 
 namespace troupe::gpu {
 
@@ -38,6 +39,7 @@ context::context(slot_options options)
     : options_(std::move(options)), owner_(std::make_shared<context_watch::owner>(std::this_thread::get_id())) {
   impl_ = options_.device.kind == device_kind::cpu ? internal::make_cpu_backend(options_)
                                                    : internal::make_cuda_backend(options_);
+  core::flush_subnormals();
   impl_->bind();
   kernels_ = &internal::kernels_for(options_.device.kind);
   stream_ = impl_->stream();
@@ -49,6 +51,7 @@ context::~context() {
 }
 
 void context::bind() {
+  core::flush_subnormals();
   impl_->bind();
   owner_->store(std::this_thread::get_id(), std::memory_order_relaxed);
 }

@@ -10,8 +10,10 @@
 #include <sys/mman.h>
 
 #include "backend.hpp"
+#include "copied_memory.hpp"
 #include "cpu_gemm.hpp"
 #include "kernel_table.hpp"
+#include "troupe/core/subnormals.hpp"
 
 namespace troupe::gpu::internal {
 
@@ -92,9 +94,36 @@ private:
   std::size_t next_skew_ = 0;
 };
 
-/// The second queue's position, or 0 on the first, where everything has been done when it returns.
+/// A position in a queue of copies; in the first queue everything has been done when it returns.
 struct cpu_point final : point {
+  work_queue queue = work_queue::compute;
   std::uint64_t copies = 0;
+};
+
+/// Asynchronous copies in one direction, done at once or, for tests, as late as marks allow.
+class copy_queue {
+public:
+  void add(void* to, const void* from, std::size_t bytes, bool late) {
+    ++enqueued_;
+    if (late) {
+      late_.push_back([=] { std::memcpy(to, from, bytes); });
+      return;
+    }
+    std::memcpy(to, from, bytes);
+    done_ = enqueued_;
+  }
+  void finish(std::uint64_t up_to) {
+    for (; done_ < up_to; ++done_) {
+      late_.front()();
+      late_.pop_front();
+    }
+  }
+  std::uint64_t enqueued() const noexcept { return enqueued_; }
+  std::uint64_t done() const noexcept { return done_; }
+
+private:
+  std::uint64_t enqueued_ = 0, done_ = 0;
+  std::deque<std::function<void()>> late_;
 };
 
 struct call_list final : captured_work, call_recorder {
@@ -151,22 +180,45 @@ public:
     touch();
     std::memcpy(dst, src, bytes);
   }
-  void synchronize() override { do_copies(enqueued_); }
+  void synchronize() override { finish_copies(); }
   void gemm(const gemm_call& call) override {
-    do_or_keep([this, call] { gemm_(call); });
+    do_or_keep([this, call] {
+      if (!keep_subnormals_)
+        return gemm_(call);
+      const core::subnormals_scope keep(false);
+      gemm_(call);
+    });
   }
 
-  void upload_async(void* dst, const void* pinned, std::size_t bytes) override { enqueue_copy(dst, pinned, bytes); }
-  void download_async(void* pinned, const void* src, std::size_t bytes) override { enqueue_copy(pinned, src, bytes); }
+  void upload_async(void* dst, const void* pinned, std::size_t bytes) override {
+    touch();
+    copied_.note(dst);
+    uploads_.add(dst, pinned, bytes, delayed_);
+  }
+  void download_async(void* pinned, const void* src, std::size_t bytes) override {
+    touch();
+    copied_.note(src);
+    downloads_.add(pinned, src, bytes, delayed_);
+  }
   void mark(std::unique_ptr<point>& at, work_queue q) override {
     if (at == nullptr)
       at = std::make_unique<cpu_point>();
-    static_cast<cpu_point&>(*at).copies = q == work_queue::copies ? enqueued_ : 0;
+    auto& p = static_cast<cpu_point&>(*at);
+    p.queue = q;
+    p.copies = q == work_queue::compute ? 0 : queue_of(q).enqueued();
   }
   void wait(const point& at, work_queue) override { wait_on_host(at); }
-  void wait_on_host(const point& at) override { do_copies(static_cast<const cpu_point&>(at).copies); }
-  bool passed(const point& at) override { return static_cast<const cpu_point&>(at).copies <= done_; }
+  void wait_on_host(const point& at) override {
+    const auto& p = static_cast<const cpu_point&>(at);
+    if (p.queue != work_queue::compute)
+      queue_of(p.queue).finish(p.copies);
+  }
+  bool passed(const point& at) override {
+    const auto& p = static_cast<const cpu_point&>(at);
+    return p.queue == work_queue::compute || p.copies <= queue_of(p.queue).done();
+  }
   void delay_copies() override { delayed_ = true; }
+  void keep_subnormals_in_products() override { keep_subnormals_ = true; }
 
   void begin_capture() override {
     list_ = std::make_unique<call_list>();
@@ -185,19 +237,24 @@ public:
   std::uint64_t reserved() const noexcept override { return used() + kept_.load(std::memory_order_relaxed); }
 
 protected:
-  void settle() noexcept override { do_copies(enqueued_); }
+  void settle() noexcept override { finish_copies(); }
   void* allocate(std::size_t bytes) override {
     void* p = pool_.get(bytes);
     note_kept();
     return p;
   }
-  void free(void* data, std::size_t) noexcept override {
-    do_copies(enqueued_); // one may be on its way from it or to it
+  void free(void* data, std::size_t bytes) noexcept override {
+    if (copied_.forget(data, bytes)) // a copy may be on its way from it or to it
+      finish_copies();
     pool_.put(data);
     note_kept();
   }
   void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
-  void free_host(void* data, std::size_t bytes) noexcept override { free(data, bytes); }
+  void free_host(void* data, std::size_t) noexcept override {
+    finish_copies();
+    pool_.put(data);
+    note_kept();
+  }
   void trim() noexcept override {
     pool_.trim();
     note_kept();
@@ -212,21 +269,10 @@ private:
     else
       f();
   }
-  void enqueue_copy(void* to, const void* from, std::size_t bytes) {
-    touch();
-    ++enqueued_;
-    if (delayed_) {
-      late_.push_back([=] { std::memcpy(to, from, bytes); });
-      return;
-    }
-    std::memcpy(to, from, bytes);
-    done_ = enqueued_;
-  }
-  void do_copies(std::uint64_t up_to) {
-    for (; done_ < up_to; ++done_) {
-      late_.front()();
-      late_.pop_front();
-    }
+  copy_queue& queue_of(work_queue q) noexcept { return q == work_queue::uploads ? uploads_ : downloads_; }
+  void finish_copies() {
+    downloads_.finish(downloads_.enqueued());
+    uploads_.finish(uploads_.enqueued());
   }
   void note_kept() noexcept { kept_.store(pool_.kept(), std::memory_order_relaxed); }
 
@@ -235,9 +281,9 @@ private:
   std::atomic<std::uint64_t> kept_{0};
   cpu_gemm gemm_;
   std::unique_ptr<call_list> list_; // while capturing
-  std::uint64_t enqueued_ = 0, done_ = 0; // copies on the second queue
-  bool delayed_ = false;
-  std::deque<std::function<void()>> late_;
+  copy_queue uploads_, downloads_;
+  copied_memory copied_;
+  bool delayed_ = false, keep_subnormals_ = false;
 };
 
 } // namespace

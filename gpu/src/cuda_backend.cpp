@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "backend.hpp"
+#include "copied_memory.hpp"
 #include "cuda_blas.hpp"
+#include "cuda_driver.hpp"
 #include "cuda_support.hpp"
+#include "devices.hpp"
 #include "troupe/gpu/device.hpp"
 
 namespace troupe::gpu::internal {
@@ -32,36 +35,16 @@ int ordinal_of(const slot_options& options) {
   return found->ordinal;
 }
 
-/// Sets a device for a scope; for what may run on a thread that is not the context's.
-class device_scope {
-public:
-  explicit device_scope(int ordinal) noexcept {
-    changed_ = cudaGetDevice(&before_) == cudaSuccess && before_ != ordinal;
-    if (changed_)
-      (void)cudaSetDevice(ordinal);
-  }
-  ~device_scope() {
-    if (changed_)
-      (void)cudaSetDevice(before_);
-  }
-  device_scope(const device_scope&) = delete;
-  device_scope& operator=(const device_scope&) = delete;
-
-private:
-  int before_ = 0;
-  bool changed_ = false;
-};
-
-/// Both queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
+/// The queues and the memory pool behind them. Destroyed in the order of their use, with whatever is still
 /// enqueued.
 struct streams_and_pool {
   cudaStream_t stream = nullptr;
-  cudaStream_t copies = nullptr;
+  cudaStream_t uploads = nullptr, downloads = nullptr; // a GPU copies in both directions at once
   cudaMemPool_t pool = nullptr;
 
   streams_and_pool(int ordinal, const std::string& label) {
     try {
-      for (auto* s : {&stream, &copies})
+      for (auto* s : {&stream, &uploads, &downloads})
         check_cuda(cudaStreamCreateWithFlags(s, cudaStreamNonBlocking), label, "cudaStreamCreateWithFlags");
       cudaMemPoolProps props{};
       props.allocType = cudaMemAllocationTypePinned;
@@ -83,7 +66,7 @@ struct streams_and_pool {
 
 private:
   void destroy() noexcept { // errors here have been reported by whoever waited for the work
-    for (auto s : {copies, stream})
+    for (auto s : {uploads, downloads, stream})
       if (s != nullptr) {
         (void)cudaStreamSynchronize(s);
         (void)cudaStreamDestroy(s);
@@ -94,18 +77,27 @@ private:
   }
 };
 
+/// May go on any thread.
 struct cuda_point final : point {
+  const cuda_contexts& contexts;
+  int ordinal;
   cudaEvent_t event = nullptr;
+  cuda_point(const cuda_contexts& c, int device) : contexts(c), ordinal(device) {}
   ~cuda_point() override {
-    if (event != nullptr)
-      (void)cudaEventDestroy(event); // of any device, on any thread; work that waits for it is not disturbed
+    if (event == nullptr)
+      return;
+    const device_scope scope(contexts, ordinal);
+    (void)cudaEventDestroy(event); // work that waits for it is not disturbed
   }
 };
 
 struct cuda_graph final : captured_work {
+  const cuda_contexts& contexts;
+  int ordinal;
   cudaGraphExec_t exec = nullptr;
-  explicit cuda_graph(cudaGraphExec_t x) : exec(x) {}
+  cuda_graph(const cuda_contexts& c, int device, cudaGraphExec_t x) : contexts(c), ordinal(device), exec(x) {}
   ~cuda_graph() override {
+    const device_scope scope(contexts, ordinal);
     (void)cudaGraphExecDestroy(exec); // if it is still running, its memory goes when it ends
     (void)cudaGetLastError();
   }
@@ -116,16 +108,18 @@ public:
   explicit cuda_backend(const slot_options& options) : backend(options), ordinal_(ordinal_of(options)) {
     check_cuda(cudaSetDevice(ordinal_), label(), "cudaSetDevice");
     check_cuda(cudaFree(nullptr), label(), "opening the CUDA context"); // the first call that needs it
+    contexts_.emplace(label());
     cudaDeviceProp p{};
     check_cuda(cudaGetDeviceProperties(&p, ordinal_), label(), "cudaGetDeviceProperties");
     if (p.major * 10 + p.minor < 75)
       throw device_error(label() + ": compute capability " + std::to_string(p.major) + "." +
                              std::to_string(p.minor) + " is too old, Troupe needs 7.5 (Turing) or newer",
                          false);
+    reads_host_tables_ = p.pageableMemoryAccessUsesHostPageTables != 0;
     if (p.memoryPoolsSupported == 0)
       throw device_error(label() + ": the device has no stream-ordered memory pools", false);
     device_.emplace(ordinal_, label());
-    workspace_bytes_ = p.major >= 9 ? 32u << 20 : 8u << 20; // what cuBLAS's manual advises
+    workspace_bytes_ = cublas_workspace_bytes(p.major);
     workspace_ = allocate(workspace_bytes_);
     if (workspace_ == nullptr)
       throw device_error(label() + ": the device has no room for cuBLAS's workspace of " +
@@ -135,7 +129,7 @@ public:
   }
 
   ~cuda_backend() override {
-    const device_scope scope(ordinal_);
+    const device_scope scope(*contexts_, ordinal_);
     blas_.reset();
     for (auto e : {allocated_, copies_end_})
       if (e != nullptr)
@@ -146,7 +140,7 @@ public:
   }
 
   void bind() override {
-    check_cuda(cudaSetDevice(ordinal_), label(), "cudaSetDevice");
+    check(cudaSetDevice(ordinal_), "cudaSetDevice");
     own();
   }
   void* stream() const noexcept override { return device_->stream; }
@@ -157,12 +151,11 @@ public:
 
   void zero(void* dst, std::size_t bytes) override {
     touch();
-    check_cuda(cudaMemsetAsync(dst, 0, bytes, device_->stream), label(), "cudaMemsetAsync");
+    check(cudaMemsetAsync(dst, 0, bytes, device_->stream), "cudaMemsetAsync");
   }
   void copy(void* dst, const void* src, std::size_t bytes) override {
     touch();
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(),
-               "copy on the device");
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), "copy on the device");
   }
   bool copy_from(backend& from, void* dst, const void* src, std::size_t bytes) override {
     auto* other = dynamic_cast<cuda_backend*>(&from);
@@ -170,35 +163,36 @@ public:
       return false;
     touch();
     if (other->ordinal_ == ordinal_) {
-      check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), label(), "copy from a slot");
+      check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, device_->stream), "copy from a slot");
     } else {
       other->let_in(ordinal_);
-      check_cuda(cudaMemcpyPeerAsync(dst, ordinal_, src, other->ordinal_, bytes, device_->stream), label(),
-                 "copy from another device");
+      check(cudaMemcpyPeerAsync(dst, ordinal_, src, other->ordinal_, bytes, device_->stream), "copy from another device");
     }
-    check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+    check(cudaStreamSynchronize(device_->stream), "work on the device");
     return true;
   }
   void upload(void* dst, const void* src, std::size_t bytes) override {
     touch();
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, device_->stream), label(),
-               "copy to the device");
-    // Ordinary memory has been staged when the call returns, pinned memory is still being read.
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyHostToDevice, device_->stream), "copy to the device");
+    // Ordinary memory has been staged when the call returns, unless the device reads it where it lies; pinned and managed memory is
+    // still being read.
     cudaPointerAttributes where{};
-    if (cudaPointerGetAttributes(&where, src) != cudaSuccess)
+    if (cudaPointerGetAttributes(&where, src) != cudaSuccess) {
       (void)cudaGetLastError();
-    else if (where.type == cudaMemoryTypeHost)
-      check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+      where.type = cudaMemoryTypeUnregistered;
+    }
+    if (reads_host_tables_ || where.type != cudaMemoryTypeUnregistered)
+      check(cudaStreamSynchronize(device_->stream), "work on the device");
   }
   void download(void* dst, const void* src, std::size_t bytes) override {
     touch();
-    check_cuda(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, device_->stream), label(),
-               "copy from the device");
-    check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+    check(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, device_->stream), "copy from the device");
+    check(cudaStreamSynchronize(device_->stream), "work on the device");
   }
   void synchronize() override {
-    check_cuda(cudaStreamSynchronize(device_->copies), label(), "copies beside the computation");
-    check_cuda(cudaStreamSynchronize(device_->stream), label(), "work on the device");
+    for (auto s : {device_->uploads, device_->downloads})
+      check(cudaStreamSynchronize(s), "copies beside the computation");
+    check(cudaStreamSynchronize(device_->stream), "work on the device");
   }
   void gemm(const gemm_call& call) override {
     touch();
@@ -207,30 +201,30 @@ public:
 
   void upload_async(void* dst, const void* pinned, std::size_t bytes) override {
     touch();
-    begin_copies();
-    check_cuda(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->copies), label(),
-               "copy to the device");
+    begin_copies(work_queue::uploads);
+    copied_.note(dst);
+    check(cudaMemcpyAsync(dst, pinned, bytes, cudaMemcpyHostToDevice, device_->uploads), "copy to the device");
   }
   void download_async(void* pinned, const void* src, std::size_t bytes) override {
     touch();
-    begin_copies();
-    check_cuda(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->copies), label(),
-               "copy from the device");
+    begin_copies(work_queue::downloads);
+    copied_.note(src);
+    check(cudaMemcpyAsync(pinned, src, bytes, cudaMemcpyDeviceToHost, device_->downloads), "copy from the device");
   }
   void mark(std::unique_ptr<point>& at, work_queue q) override {
     touch();
     if (at == nullptr) {
-      auto made = std::make_unique<cuda_point>();
-      check_cuda(cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+      auto made = std::make_unique<cuda_point>(*contexts_, ordinal_);
+      check(cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
       at = std::move(made);
     }
-    check_cuda(cudaEventRecord(event_of(*at), stream_of(q)), label(), "cudaEventRecord");
+    check(cudaEventRecord(event_of(*at), stream_of(q)), "cudaEventRecord");
   }
   void wait(const point& at, work_queue who) override {
-    check_cuda(cudaStreamWaitEvent(stream_of(who), event_of(at), 0), label(), "cudaStreamWaitEvent");
+    check(cudaStreamWaitEvent(stream_of(who), event_of(at), 0), "cudaStreamWaitEvent");
   }
   void wait_on_host(const point& at) override {
-    check_cuda(cudaEventSynchronize(event_of(at)), label(), "work on the device");
+    check(cudaEventSynchronize(event_of(at)), "work on the device");
   }
   bool passed(const point& at) override {
     const auto rc = cudaEventQuery(event_of(at));
@@ -238,15 +232,14 @@ public:
       (void)cudaGetLastError();
       return false;
     }
-    check_cuda(rc, label(), "work on the device");
+    check(rc, "work on the device");
     return true;
   }
 
   void begin_capture() override {
     touch();
     // Of this thread alone: other slots' threads allocate and wait meanwhile.
-    check_cuda(cudaStreamBeginCapture(device_->stream, cudaStreamCaptureModeThreadLocal), label(),
-               "cudaStreamBeginCapture");
+    check(cudaStreamBeginCapture(device_->stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     set_capturing(true);
   }
   std::unique_ptr<captured_work> end_capture(std::string& why) override {
@@ -262,24 +255,24 @@ public:
     if (graph != nullptr)
       (void)cudaGraphDestroy(graph);
     if (rc == cudaSuccess)
-      return std::make_unique<cuda_graph>(exec);
+      return std::make_unique<cuda_graph>(*contexts_, ordinal_, exec);
     (void)cudaGetLastError();
     why = label() + ": " + call + " failed: " + cudaGetErrorString(rc) + " (" + cudaGetErrorName(rc) + ")";
-    if (is_sticky(rc))
+    cudaError_t waited = cudaSuccess;
+    if (is_device_lost(rc, device_->stream, waited))
       throw device_error(why, true);
     return nullptr;
   }
   void launch(captured_work& work) override {
-    check_cuda(cudaGraphLaunch(static_cast<cuda_graph&>(work).exec, device_->stream), label(), "cudaGraphLaunch");
+    check(cudaGraphLaunch(static_cast<cuda_graph&>(work).exec, device_->stream), "cudaGraphLaunch");
   }
 
   std::uint64_t reserved() const noexcept override { return reserved_.load(std::memory_order_relaxed); }
 
 protected:
   void settle() noexcept override {
-    const device_scope scope(ordinal_);
-    (void)cudaStreamSynchronize(device_->copies);
-    (void)cudaStreamSynchronize(device_->stream);
+    const device_scope scope(*contexts_, ordinal_);
+    wait_for_all();
     (void)cudaGetLastError();
   }
   bool on_own_device() noexcept override {
@@ -297,18 +290,19 @@ protected:
       (void)cudaGetLastError();
       return nullptr;
     }
-    check_cuda(rc, label(), "cudaMallocFromPoolAsync");
+    check(rc, "cudaMallocFromPoolAsync");
     note_reserved();
     if (copies_end_ != nullptr)
       note_allocated();
     return p;
   }
-  void free(void* data, std::size_t) noexcept override {
-    const device_scope scope(ordinal_);
-    if (copies_end_ != nullptr) { // a copy beside the computation may still be on its way from it or to it
-      (void)cudaEventRecord(copies_end_, device_->copies);
-      (void)cudaStreamWaitEvent(device_->stream, copies_end_, 0);
-    }
+  void free(void* data, std::size_t bytes) noexcept override {
+    const device_scope scope(*contexts_, ordinal_);
+    if (copied_.forget(data, bytes)) // a copy beside the computation may still be on its way from it or to it
+      for (auto s : {device_->uploads, device_->downloads}) {
+        (void)cudaEventRecord(copies_end_, s);
+        (void)cudaStreamWaitEvent(device_->stream, copies_end_, 0);
+      }
     (void)cudaFreeAsync(data,
                         device_->stream); // after a sticky error it fails, and there is nothing left to free
     (void)cudaGetLastError();
@@ -320,13 +314,12 @@ protected:
       (void)cudaGetLastError();
       return nullptr;
     }
-    check_cuda(rc, label(), "cudaHostAlloc");
+    check(rc, "cudaHostAlloc");
     return p;
   }
   void free_host(void* data, std::size_t) noexcept override {
-    const device_scope scope(ordinal_);
-    (void)cudaStreamSynchronize(device_->copies); // the device may still copy from it
-    (void)cudaStreamSynchronize(device_->stream);
+    const device_scope scope(*contexts_, ordinal_);
+    wait_for_all(); // the device may still copy from it
     (void)cudaFreeHost(data);
     (void)cudaGetLastError();
   }
@@ -345,6 +338,7 @@ protected:
   }
 
 private:
+  void check(cudaError_t rc, const char* call) const { check_cuda(rc, label(), call, device_->stream); }
   /// The pool's size changes when it is asked and when it is trimmed. Noted by the owner, for status displays of other threads: a
   /// call of theirs would open a context on whatever device is current there.
   void note_reserved() noexcept {
@@ -357,19 +351,23 @@ private:
   }
   /// From now on memory that is freed may be in use by one. And memory that was allocated since the newest one is, until the
   /// first queue comes to its allocation, still its last user's.
-  void begin_copies() {
+  void begin_copies(work_queue q) {
     if (copies_end_ == nullptr) {
       for (auto* e : {&allocated_, &copies_end_})
         if (*e == nullptr)
-          check_cuda(cudaEventCreateWithFlags(e, cudaEventDisableTiming), label(), "cudaEventCreateWithFlags");
+          check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreateWithFlags");
       note_allocated();
     }
-    if (std::exchange(allocated_since_, false))
-      check_cuda(cudaStreamWaitEvent(device_->copies, allocated_, 0), label(), "cudaStreamWaitEvent");
+    if (std::exchange(q == work_queue::uploads ? uploads_behind_ : downloads_behind_, false))
+      check(cudaStreamWaitEvent(stream_of(q), allocated_, 0), "cudaStreamWaitEvent");
+  }
+  void wait_for_all() noexcept {
+    for (auto s : {device_->uploads, device_->downloads, device_->stream})
+      (void)cudaStreamSynchronize(s);
   }
   void note_allocated() noexcept { // where it fails the device is lost, as the next call tells
     (void)cudaEventRecord(allocated_, device_->stream);
-    allocated_since_ = true;
+    uploads_behind_ = downloads_behind_ = true;
   }
   /// Makes the pool's memory readable by another device, where the two are linked; elsewhere the driver copies through the host.
   /// Any thread.
@@ -389,16 +387,19 @@ private:
     (void)cudaGetLastError();
   }
   cudaStream_t stream_of(work_queue q) const noexcept {
-    return q == work_queue::compute ? device_->stream : device_->copies;
+    return q == work_queue::compute ? device_->stream : q == work_queue::uploads ? device_->uploads : device_->downloads;
   }
   static cudaEvent_t event_of(const point& at) noexcept { return static_cast<const cuda_point&>(at).event; }
 
   int ordinal_;
+  std::optional<cuda_contexts> contexts_;
   std::atomic<std::uint64_t> reserved_{0};
   std::optional<streams_and_pool> device_;
-  cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies on the second queue
-  cudaEvent_t allocated_ = nullptr;  // the newest allocation's place on the first
-  bool allocated_since_ = false;     // the second has not waited for it
+  cudaEvent_t copies_end_ = nullptr; // for `free`, once there were copies beside the computation
+  cudaEvent_t allocated_ = nullptr;  // the newest allocation's place on the first queue
+  bool uploads_behind_ = false, downloads_behind_ = false; // they have not waited for it
+  copied_memory copied_;
+  bool reads_host_tables_ = false; // it copies from ordinary memory itself, as Grace Hopper does
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
   std::optional<cuda_blas> blas_;

@@ -10,7 +10,7 @@ namespace troupe::gpu::internal {
 
 cuda_blas::cuda_blas(cudaStream_t stream, void* workspace, std::size_t workspace_bytes, math_mode math,
                      const std::string& label)
-    : label_(label) {
+    : label_(label), stream_(stream) {
   std::string why;
   const auto lib = shared_library::open(cuda_library_paths("libcublas"), why);
   decltype(&cublasCreate_v2) create = nullptr;
@@ -43,10 +43,8 @@ cuda_blas::~cuda_blas() { destroy_(handle_); }
 void cuda_blas::check(cublasStatus_t rc, const char* call) const {
   if (rc == CUBLAS_STATUS_SUCCESS)
     return;
-  if (const auto cuda = cudaGetLastError();
-      cuda != cudaSuccess) // the cause, where cuBLAS only knows that it failed
-    throw_cuda(cuda, label_, call);
-  throw device_error(label_ + ": " + call + " failed: " + status_text_(rc), false);
+  // cuBLAS only knows that it failed, and has a runtime of its own, so ours may know of no error: the stream does.
+  throw_cuda(cudaGetLastError(), label_, call, stream_, status_text_(rc));
 }
 
 void cuda_blas::gemm(const gemm_call& call) {

@@ -27,6 +27,7 @@ private:
   void check(cublasStatus_t rc, const char* call) const;
 
   std::string label_;
+  cudaStream_t stream_ = nullptr;
   cublasHandle_t handle_ = nullptr;
   decltype(&cublasDestroy_v2) destroy_ = nullptr;
   decltype(&cublasGetStatusString) status_text_ = nullptr;

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "cuda_driver.hpp"
 #include "cuda_support.hpp"
 #include "devices.hpp"
 
@@ -18,14 +19,13 @@ std::string uuid_text(const cudaDeviceProp& p) {
 }
 
 std::uint64_t free_cuda_memory(const device_info& device) {
-  int before = 0;
-  const bool restore = cudaGetDevice(&before) == cudaSuccess;
-  check_cuda(cudaSetDevice(device.ordinal), device.id, "cudaSetDevice");
+  // One that is there already, or one for this moment: nothing stays behind, here or on the first GPU.
+  const cuda_contexts contexts(device.id);
+  const device_scope scope(contexts, device.ordinal);
+  if (!contexts.current(device.ordinal))
+    throw device_error(device.id + ": the GPU cannot be opened", false);
   std::size_t free = 0, total = 0;
-  const auto rc = cudaMemGetInfo(&free, &total);
-  if (restore)
-    (void)cudaSetDevice(before);
-  check_cuda(rc, device.id, "cudaMemGetInfo");
+  check_cuda(cudaMemGetInfo(&free, &total), device.id, "cudaMemGetInfo");
   return free;
 }
 

@@ -1,6 +1,9 @@
 #include "cuda_libraries.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include <cuda_runtime_api.h>
 
@@ -34,6 +37,23 @@ std::vector<std::string> cuda_library_paths(const std::string& stem) {
   for (const auto& folder : cuda_library_folders())
     for (const auto& name : names)
       out.push_back(folder + "/" + name);
+  return out;
+}
+
+std::vector<std::string> cuda_include_folders() {
+  std::vector<std::string> out;
+  const auto add = [&](const std::string& folder) {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder + "/cuda_fp16.h", ignored) && std::find(out.begin(), out.end(), folder) == out.end())
+      out.push_back(folder);
+  };
+  for (auto folder : cuda_library_folders()) {
+    while (folder.size() > 1 && folder.back() == '/')
+      folder.pop_back();
+    if (const auto last = folder.rfind('/'); last != std::string::npos)
+      add(folder.substr(0, last) + "/include"); // a toolkit's, and those of Python's packages
+  }
+  add(TROUPE_CUDA_INCLUDE_DIR);
   return out;
 }
 

@@ -13,6 +13,9 @@ std::vector<std::string> cuda_library_folders();
 /// folders, else the loader's way and then `cuda_library_folders`.
 std::vector<std::string> cuda_library_paths(const std::string& stem);
 
+/// The folders with CUDA's headers (cuda_fp16.h and others) beside those libraries, or of the toolkit that Troupe was built with.
+std::vector<std::string> cuda_include_folders();
+
 /// What to do where a library is not found; for the end of an error.
 inline constexpr const char* cuda_library_advice =
   "; install the CUDA toolkit's, or name the folders that have CUDA's libraries in TROUPE_CUDA_LIBRARIES";

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <map>
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <nvrtc.h>
 
 #include "backend.hpp"
+#include "cuda_driver.hpp"
 #include "cuda_libraries.hpp"
 #include "cuda_support.hpp"
 #include "shared_library.hpp"
@@ -15,8 +14,6 @@
 namespace troupe::gpu {
 
 namespace {
-
-using internal::check_cuda;
 
 /// NVRTC's functions.
 struct nvrtc {
@@ -111,6 +108,8 @@ core::result<cuda_binary> compile_cuda(const cuda_source& source, int compute_ma
   std::vector<std::string> options{exact ? "--gpu-architecture=sm_" + std::to_string(wanted)
                                          : "--gpu-architecture=compute_" + std::to_string(below)};
   options.insert(options.end(), source.options.begin(), source.options.end());
+  for (const auto& folder : internal::cuda_include_folders()) // behind the caller's own
+    options.push_back("--include-path=" + folder);
   std::vector<const char*> raw;
   for (const auto& o : options)
     raw.push_back(o.c_str());
@@ -148,32 +147,25 @@ struct driver {
   PFN_cuGetErrorString_v6000 text = nullptr;
 
   explicit driver(const std::string& label) {
-    get(load, "cuModuleLoadDataEx", 2010, label);
-    get(unload, "cuModuleUnload", 2000, label);
-    get(function, "cuModuleGetFunction", 2000, label);
-    get(launch, "cuLaunchKernel", 4000, label);
-    get(text, "cuGetErrorString", 6000, label);
+    internal::get_driver_function(load, "cuModuleLoadDataEx", 2010, label);
+    internal::get_driver_function(unload, "cuModuleUnload", 2000, label);
+    internal::get_driver_function(function, "cuModuleGetFunction", 2000, label);
+    internal::get_driver_function(launch, "cuLaunchKernel", 4000, label);
+    internal::get_driver_function(text, "cuGetErrorString", 6000, label);
   }
 
-  void check(CUresult rc, const std::string& label, const std::string& call) const {
+  void check(CUresult rc, const std::string& label, const std::string& call, void* stream) const {
     if (rc == CUDA_SUCCESS)
       return;
     const char* s = nullptr;
     if (text(rc, &s) != CUDA_SUCCESS || s == nullptr)
       s = "unknown error";
-    throw device_error(label + ": " + call + " failed: " + s + " (" + std::to_string(rc) + ")",
-                       internal::is_sticky(static_cast<cudaError_t>(rc))); // the same numbers
-  }
-
-private:
-  template <class F>
-  static void get(F& f, const char* name, unsigned version, const std::string& label) {
-    void* p = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion(name, &p, version, cudaEnableDefault, &found), label, name);
-    if (found != cudaDriverEntryPointSuccess || p == nullptr)
-      throw device_error(label + ": the driver has no " + name + "; update it", false);
-    f = reinterpret_cast<F>(p);
+    const auto number = static_cast<cudaError_t>(rc); // the same as the runtime's
+    cudaError_t waited = cudaSuccess;
+    const bool lost = internal::is_device_lost(number, static_cast<cudaStream_t>(stream), waited);
+    throw device_error(label + ": " + call + " failed: " + s + " (" + std::to_string(rc) + ")" +
+                           (lost ? "; this process cannot use the GPU any more, restart it" : ""),
+                       lost);
   }
 };
 
@@ -197,11 +189,11 @@ struct cuda_module::impl {
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
     void* values[] = {jit.data(), reinterpret_cast<void*>(jit.size())};
     const auto rc = api.load(&module, made->image.c_str(), 2, options, values);
-    api.check(rc, label, "loading " + name + " " + std::string(jit.c_str()));
+    api.check(rc, label, "loading " + name + " " + std::string(jit.c_str()), c.stream());
     try {
       for (std::size_t i = 0; i < source.kernels.size(); ++i)
         api.check(api.function(&kernels[source.kernels[i]], module, made->entry_names[i].c_str()), label,
-                  "finding kernel " + source.kernels[i]);
+                  "finding kernel " + source.kernels[i], c.stream());
     } catch (...) {
       (void)api.unload(module);
       throw;
@@ -244,7 +236,7 @@ void cuda_module::launch_raw(std::string_view kernel, const cuda_extent& extent,
   const auto& [bx, by, bz] = extent.block;
   impl_->api.check(impl_->api.launch(at->second, gx, gy, gz, bx, by, bz, extent.shared_bytes,
                                      static_cast<CUstream>(impl_->ctx.stream()), args, nullptr),
-                   impl_->label, "launching " + std::string(kernel));
+                   impl_->label, "launching " + std::string(kernel), impl_->ctx.stream());
 }
 
 const std::string& cuda_module::compiler_log() const noexcept { return impl_->log; }

@@ -4,47 +4,29 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device_errors.hpp"
 #include "troupe/gpu/context.hpp"
 
 namespace troupe::gpu::internal {
 
-/// After such an error every further CUDA call of the process fails.
-inline bool is_sticky(cudaError_t rc) noexcept {
-  switch (static_cast<int>(rc)) { // by number: the newest names are not in every toolkit
-  case 214:                       // uncorrectable ECC error
-  case 220:                       // uncorrectable NVLink error
-  case 226:                       // contained error
-  case 700:                       // illegal address
-  case 702:                       // launch timeout
-  case 709:                       // context is destroyed
-  case 710:                       // assert
-  case 714:                       // hardware stack error
-  case 715:                       // illegal instruction
-  case 716:                       // misaligned address
-  case 717:                       // invalid address space
-  case 718:                       // invalid program counter
-  case 719:                       // launch failure
-  case 721:                       // tensor memory leak
-  case 810:                       // MPS client terminated
-  case 911:                       // external device
-    return true;
-  default:
-    return false;
-  }
-}
+/// Throws `device_error` with who, what and why; for calls before there is a stream.
+[[noreturn]] void throw_cuda(cudaError_t rc, const std::string& who, const char* call);
 
-/// Throws `device_error` with who, what and why.
-[[noreturn]] inline void throw_cuda(cudaError_t rc, const std::string& who, const char* call) {
-  (void)cudaGetLastError(); // or the next call reports an error that is not sticky again
-  throw device_error(who + ": " + call + " failed: " + cudaGetErrorString(rc) + " (" + cudaGetErrorName(rc) +
-                         ")" +
-                         (is_sticky(rc) ? "; this process cannot use the GPU any more, restart it" : ""),
-                     is_sticky(rc));
-}
+/// Whether no call of this process can use the device any more, after the error `rc` of one. Where `rc` alone does not tell, `stream`
+/// is waited for (unless it is being captured); `waited` then has its answer.
+bool is_device_lost(cudaError_t rc, cudaStream_t stream, cudaError_t& waited) noexcept;
+
+/// Throws `device_error`, sticky if the device is lost. With `rc` good: of a library on that stream that says `why` itself.
+[[noreturn]] void throw_cuda(cudaError_t rc, const std::string& who, const char* call, cudaStream_t stream, const std::string& why = {});
 
 inline void check_cuda(cudaError_t rc, const std::string& who, const char* call) {
   if (rc != cudaSuccess)
     throw_cuda(rc, who, call);
+}
+
+inline void check_cuda(cudaError_t rc, const std::string& who, const char* call, cudaStream_t stream) {
+  if (rc != cudaSuccess)
+    throw_cuda(rc, who, call, stream);
 }
 
 /// The UUID as nvidia-smi prints it.

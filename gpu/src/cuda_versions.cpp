@@ -41,6 +41,7 @@ library_version nvrtc_version() {
 
 void add_cuda_versions(std::vector<library_version>& into) {
   into.push_back({"CUDA runtime", dotted(CUDART_VERSION), "built in"});
+  into.push_back({"CUDA kernels", TROUPE_CUDA_ARCHITECTURES, "for these GPUs; for others the driver compiles them at first use"});
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
     into.push_back({"CUDA driver", dotted(driver), "the newest CUDA that it supports"});

@@ -9,6 +9,9 @@
 
 namespace troupe::gpu::internal {
 
+/// Of each GPU slot, in a context's memory; what cuBLAS's manual advises.
+constexpr std::uint64_t cublas_workspace_bytes(int compute_major) { return std::uint64_t{compute_major >= 9 ? 32u : 8u} << 20; }
+
 /// Appends the GPUs and says in `cuda_status` how it went.
 void find_cuda_devices(device_report& report);
 

@@ -55,6 +55,10 @@ launch_target target_of(context& ctx) noexcept {
   return {ctx.stream(), scratch.data, scratch.floats, b.label().c_str(), b.recorder()};
 }
 
-void kernel_override::use(context& ctx, const kernel_table& table) noexcept { ctx.kernels_ = &table; }
+void kernel_override::use(context& ctx, const kernel_table& table) noexcept {
+  ctx.kernels_ = &table;
+  if (table.wants_many) // a GPU's
+    ctx.impl().keep_subnormals_in_products();
+}
 
 } // namespace troupe::gpu::internal

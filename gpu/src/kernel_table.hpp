@@ -149,8 +149,7 @@ struct sgd_args {
 
 struct sgd_apply_args {
   std::int64_t members;
-  vec<float> w;
-  vec<const float> v;
+  vec<float> w, v;
   const member_counters* counters;
   vec<bf16> low;
   const std::uint8_t* active;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kernel_table.hpp"
 #include "network_layout.hpp"
 
 namespace troupe::gpu {
@@ -50,12 +51,11 @@ struct network::impl {
   slab<float> columns, column_errors;
   slab<bf16> columns_low;
   slab<float> tile;       ///< one tile's products, or errors by them
-  std::int64_t column_budget; ///< bytes of one tile of columns
+  std::int64_t column_budget; ///< bytes of one tile of columns; at least an image is taken
 
   impl(network& self, network_spec s)
     : ctx(self.ctx()), spec(std::move(s)), plan(internal::make_layout(spec)), rows(self.rows()) {
-    // On the CPU a tile and its products stay in the second-level cache; a GPU wants few large launches.
-    column_budget = ctx.kind() == device_kind::cpu ? 256 << 10 : 64 << 20;
+    column_budget = internal::column_budget(ctx.kernels().wants_many, self.lanes());
     allocate(self);
   }
 

@@ -27,6 +27,13 @@ struct layout : model_layout {
   std::vector<block> blocks;
 };
 
+/// Bytes of one tile of a convolution's columns and products for one of `lanes` that are computed at once. On the CPU a tile stays in
+/// the second-level cache, and is the same whatever trains beside. A GPU wants few large launches, over all lanes together: those
+/// share 64 MiB.
+constexpr std::int64_t column_budget(bool on_gpu, std::int64_t lanes) {
+  return on_gpu ? (std::int64_t{64} << 20) / (lanes > 0 ? lanes : 1) : 256 << 10;
+}
+
 /// Throws `std::invalid_argument` where the spec makes no network.
 layout make_layout(const network_spec& spec);
 

@@ -126,10 +126,10 @@ void sgd(context& ctx, std::int64_t members, vec<float> w, vec<float> v, vec<con
   ctx.kernels().sgd(target_of(ctx), {members, w, v, grad, params, counters, low, active});
 }
 
-void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<const float> v, const member_counters* counters,
+void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<float> v, const member_counters* counters,
                vec<bf16> low, const std::uint8_t* active) {
   checker check(ctx, "sgd_apply", members);
-  check.out("w", w).sized("v", v, 1, w.size).in("v", v).there("counters", counters);
+  check.out("w", w).sized("v", v, 1, w.size).out("v", v).there("counters", counters);
   if (low.data != nullptr)
     check.sized("low", low, 1, w.size).out("low", low);
   ctx.kernels().sgd_apply(target_of(ctx), {members, w, v, counters, low, active});

@@ -269,6 +269,7 @@ bool record_pages::give_up_frame() {
   if (f < 0)
     return false;
   take_hosts();
+  between_turns_ = false;
   vacate(f);
   remove_frame(f);
   return true;
@@ -306,6 +307,7 @@ std::uint64_t record_pages::spill_oldest() {
     return 0;
   take_hosts();
   in_use_ = -1; // what used it is enqueued, as in `use`
+  between_turns_ = false; // it may be this one that goes
   const auto before = device_bytes();
   const auto end = f < shared_ ? shared_ : f + 1;
   for (auto i = f; i < end; ++i) {
@@ -338,17 +340,23 @@ std::int64_t record_pages::find_frame(std::int64_t from) const noexcept {
   return best;
 }
 
-/// The page of frame `f` goes to the host, unless what is there is the same.
-void record_pages::vacate(std::int64_t f) {
-  auto& frame = frames_[static_cast<std::size_t>(f)];
-  // What is enqueued may still read or write the frame, even where its page was dropped; what comes onto it later is behind this
-  // in the copies' order.
+const marker& record_pages::used_until() {
+  if (between_turns_)
+    return turn_began_;
   ctx_.mark(computed_, work_queue::compute);
-  ctx_.wait(computed_, work_queue::copies);
+  return computed_;
+}
+
+/// The page of frame `f` goes to the host, unless what is there is the same. Returns until when what is enqueued may read or write the
+/// frame, even where its page was dropped.
+const marker& record_pages::vacate(std::int64_t f) {
+  auto& frame = frames_[static_cast<std::size_t>(f)];
+  const auto& used = used_until();
   if (frame.page < 0)
-    return;
+    return used;
   auto& p = at(frame.page);
   if (!p.host_is_current) {
+    ctx_.wait(used, work_queue::downloads);
     ctx_.download_async(p.host.data(), frame.data, page_bytes());
     p.host_is_current = p.host_has_contents = true;
     ++p.swaps;
@@ -359,10 +367,14 @@ void record_pages::vacate(std::int64_t f) {
   p.frame = -1;
   p.arriving = false;
   frame.page = -1;
+  return used;
 }
 
 void record_pages::occupy(std::int64_t number, std::int64_t f) {
-  vacate(f);
+  // What comes into the frame is behind what used it, and behind what leaves it; the page itself may just have left another one.
+  ctx_.wait(vacate(f), work_queue::uploads);
+  ctx_.mark(departed_, work_queue::downloads);
+  ctx_.wait(departed_, work_queue::uploads);
   auto& p = at(number);
   auto& frame = frames_[static_cast<std::size_t>(f)];
   p.frame = f;
@@ -377,7 +389,7 @@ void record_pages::occupy(std::int64_t number, std::int64_t f) {
   if (std::exchange(p.gave_way, false))
     ctx_.impl().add_moved(page_bytes());
   // A page without contents waits too: the frame's last ones may still be on their way out.
-  ctx_.mark(p.arrived, work_queue::copies);
+  ctx_.mark(p.arrived, work_queue::uploads);
   p.arriving = true;
 }
 
@@ -446,6 +458,22 @@ void record_pages::read(std::int64_t r, std::span<float> out) {
   }
   ctx_.synchronize(); // it may be on its way
   std::copy_n(row_on_host(p, r), out.size(), out.data());
+}
+
+float* record_pages::row_for_turn(std::int64_t r, std::int64_t next) {
+  if (!paged())
+    return row(r, true);
+  ctx_.mark(turn_began_, work_queue::compute);
+  auto* const data = row(r, true);
+  between_turns_ = true;
+  try {
+    fetch_ahead(next);
+  } catch (...) {
+    between_turns_ = false;
+    throw;
+  }
+  between_turns_ = false;
+  return data;
 }
 
 void record_pages::fetch_ahead(std::int64_t number) {

@@ -14,9 +14,9 @@ namespace troupe::gpu::internal {
 ///
 /// As long as the budget has room, every page lies in device memory and stays there. Once it has none, further pages take turns
 /// with the others: each page has a place in pinned host memory too, and whichever was needed longest ago gives its device
-/// memory (its frame) to the one that is needed now. Copies run on the context's second queue, in order with each other; the
-/// computation waits for those it needs, on the device, so a page that is fetched ahead comes while others compute. A page
-/// that is in use never moves.
+/// memory (its frame) to the one that is needed now. Copies run on the context's queues for them, each direction on its own; the
+/// computation waits for those it needs, on the device, so a page that is fetched ahead comes while others compute, and while another
+/// one leaves. A page that is in use never moves.
 ///
 /// The context's other groups take part: where their pages, or those here, were needed longest ago, these go first, and their
 /// frames' memory is taken or given. A store may be left without a frame. Who takes memory that others wait for can give it back: it
@@ -72,6 +72,9 @@ public:
   bool is_here(std::int64_t r) const noexcept { return pages_[static_cast<std::size_t>(page_of(r))].frame >= 0; }
   /// Waits for it, and leaves it where it is.
   void read(std::int64_t r, std::span<float> out);
+  /// `row` for a turn that writes to it and begins now, while `next` is brought as `fetch_ahead` does. What leaves for that waits for
+  /// what was enqueued before this turn, but not for this turn's page to arrive.
+  float* row_for_turn(std::int64_t r, std::int64_t next);
   /// Begins to bring a page, if another that is not in use can give way.
   void fetch_ahead(std::int64_t page);
   void copy_row(std::int64_t from, std::int64_t to);
@@ -108,7 +111,9 @@ private:
   void remove_shared_frames() noexcept;
   float* row_on_host(const page& p, std::int64_t r) const noexcept { return p.host.as<float>() + r % rows_per_page_ * stride_; }
   void copy_row_on_host(std::int64_t from, std::int64_t to);
-  void vacate(std::int64_t f);
+  /// The end of all that may use the page of a frame which is not in use.
+  const marker& used_until();
+  const marker& vacate(std::int64_t f);
   void occupy(std::int64_t p, std::int64_t f);
   void use(std::int64_t p);
   std::uint64_t lacking_host_bytes() const noexcept;
@@ -128,7 +133,8 @@ private:
   bool hosting_ = false;      ///< these states will have their pinned memory
   std::int64_t in_use_ = -1;
   std::uint64_t refused_at_ = std::numeric_limits<std::uint64_t>::max(); ///< so much was used when the device had less than the budget
-  marker computed_;
+  marker computed_, turn_began_, departed_;
+  bool between_turns_ = false; ///< nothing was enqueued since `turn_began_` but waiting for the page in use
 };
 
 } // namespace troupe::gpu::internal

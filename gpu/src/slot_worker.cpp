@@ -14,6 +14,7 @@
 
 #include "backend.hpp"
 #include "troupe/core/run_order.hpp"
+#include "troupe/core/subnormals.hpp"
 
 namespace troupe::gpu {
 
@@ -94,6 +95,7 @@ struct slot_worker::impl {
   std::atomic<bool> attention{false}; // the step loop should come back: a task, an interrupt or the end
 
   void main(std::promise<void> opened) noexcept {
+    core::flush_subnormals(); // also of whatever else computes here
     try {
       ctx = std::make_unique<context>(options);
       std::lock_guard lock(mutex);

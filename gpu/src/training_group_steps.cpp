@@ -107,9 +107,8 @@ void training_group::impl::add_turn(std::int64_t first, std::int64_t end) {
 void training_group::impl::step(std::size_t turn) {
   const work_scope work(*this);
   const auto& t = turns[turn];
-  const auto* base = record_of(t.first);
-  if (records->paged()) // before this turn's work is enqueued, so that it does not wait for it
-    records->fetch_ahead(records->page_of(turns[(turn + 1) % turns.size()].first));
+  // The next turn's page begins to come before this turn's work is enqueued, so that it does not wait for it.
+  const auto* base = records->row_for_turn(t.first, records->page_of(turns[(turn + 1) % turns.size()].first));
   load(t);
   if (!captures || !launch_captured(t, base))
     compute(t, !feed.staged());

@@ -101,6 +101,32 @@ TEST_CASE("fault 47: a set that cannot be used is told and the one before it is 
   CHECK(contains(err, "does not match its hash"));
 }
 
+TEST_CASE("FAULTS row 74 a run that was begun without flushing subnormal numbers goes on with a note") {
+  killed_run x;
+  const std::string member = R"(,"flushes_subnormals":true)";
+  const auto record = read_whole(x.run + "/run.jsonl");
+  const auto at = record.find(member);
+  REQUIRE(at != std::string::npos);
+  REQUIRE(record.find(member, at + 1) == std::string::npos);
+  std::string err;
+  CHECK_FALSE(json::parse(x.resumed({}, err)).contains("notes"));
+  CHECK_FALSE(contains(err, "subnormal"));
+  // As an older version would have left it; that what came since flushes changes nothing.
+  auto older = read_whole(x.run + "/run.jsonl");
+  write_whole(x.run + "/run.jsonl", older.erase(at, member.size()));
+  for (int session = 0; session < 2; ++session) {
+    const auto told = json::parse(x.resumed({}, err));
+    REQUIRE(told["notes"].size() == 1);
+    CHECK(contains(told["notes"][0], "kept subnormal numbers"));
+    CHECK(contains(err, "troupe: the run was begun by a version that kept subnormal numbers"));
+  }
+  // Nothing of it is in a run that begins anew.
+  for (const auto& set : x.sets())
+    fs::remove_all(set);
+  CHECK_FALSE(json::parse(x.resumed({"--from-start"}, err)).contains("notes"));
+  CHECK_FALSE(json::parse(x.resumed({}, err)).contains("notes"));
+}
+
 TEST_CASE("fault 47: where no set can be used resume refuses and changes nothing unless it is told to begin again") {
   for (const bool gone : {false, true}) {
     CAPTURE(gone);

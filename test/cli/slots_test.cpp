@@ -126,3 +126,17 @@ TEST_CASE("a device that is not there is a fault that names the option") {
   auto y = choose_slots(exp, std::nullopt, {}, machine(0));
   CHECK(std::get<std::vector<core::error>>(y)[0].text.starts_with("/slots/0/device: "));
 }
+
+TEST_CASE("worker processes that share a GPU are told of") {
+  const auto two = slots(with_trainers(4), 4u, {}, 2);
+  using hands = std::vector<std::vector<gpu::slot_options>>;
+  CHECK(notes_on_shared_gpus(hands{{two[0], two[2]}, {two[1], two[3]}}).empty());
+  CHECK(notes_on_shared_gpus(hands{two}).empty());
+  const auto notes = notes_on_shared_gpus(hands{{two[0], two[1]}, {two[3]}, {two[2]}});
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[0].find("2 worker processes share cuda:0") == 0);
+  CHECK(notes[1].find("2 worker processes share cuda:1") == 0);
+  CHECK(notes[0].find("leave out --workers") != std::string::npos);
+  const auto on_cpu = slots(with_trainers(2), 2u, {"cpu"}, 0);
+  CHECK(notes_on_shared_gpus(hands{{on_cpu[0]}, {on_cpu[1]}}).empty());
+}

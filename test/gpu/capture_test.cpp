@@ -120,7 +120,7 @@ TEST_CASE("captured work and markers may outlive their context") {
       auto x = ctx.allocate(64);
       std::string why;
       work = ctx.capture([&] { ctx.zero(x.data(), x.size()); }, why);
-      ctx.mark(at, work_queue::copies);
+      ctx.mark(at, work_queue::uploads);
       ctx.launch(work);
     }
     CHECK(work);
@@ -140,22 +140,67 @@ TEST_CASE("asynchronous copies are done by the time a marker after them has pass
     std::fill_n(up.as<float>(), n, 3.0F);
     std::fill_n(down.as<float>(), n, 0.0F);
     ctx.upload_async(device.data(), up.data(), up.size());
-    ctx.mark(uploaded, work_queue::copies);
+    ctx.mark(uploaded, work_queue::uploads);
     if (o.device.kind == device_kind::cpu)
       CHECK_FALSE(ctx.passed(uploaded));
     ctx.wait(uploaded, work_queue::compute);
     axpy(ctx, 1, 1, {device.as<float>(), n, 0}, {device.as<float>(), n, 0});
     ctx.mark(computed, work_queue::compute);
-    ctx.wait(computed, work_queue::copies);
+    ctx.wait(computed, work_queue::downloads);
     ctx.download_async(down.data(), device.data(), down.size());
-    ctx.mark(downloaded, work_queue::copies);
+    ctx.mark(downloaded, work_queue::downloads);
     ctx.wait_on_host(downloaded);
     CHECK(ctx.passed(downloaded));
     CHECK(std::count(down.as<float>(), down.as<float>() + n, 6.0F) == n);
     CHECK(ctx.passed(never));
-    ctx.wait(never, work_queue::copies);
+    ctx.wait(never, work_queue::uploads);
+    ctx.wait(never, work_queue::downloads);
     ctx.wait_on_host(never);
   }
+}
+
+TEST_CASE("copies in one direction wait for none in the other") {
+  context ctx(cpu_slot());
+  ctx.impl().delay_copies();
+  auto host = ctx.allocate_host(64), back = ctx.allocate_host(64), a = ctx.allocate(64), b = ctx.allocate(64);
+  marker up, down;
+  for (const bool upload_first : {true, false}) {
+    const auto to_device = [&] {
+      ctx.upload_async(a.data(), host.data(), 64);
+      ctx.mark(up, work_queue::uploads);
+    };
+    if (upload_first)
+      to_device();
+    ctx.download_async(back.data(), b.data(), 64);
+    ctx.mark(down, work_queue::downloads);
+    if (!upload_first)
+      to_device();
+    ctx.wait_on_host(upload_first ? down : up);
+    CHECK(ctx.passed(upload_first ? down : up));
+    CHECK_FALSE(ctx.passed(upload_first ? up : down));
+    ctx.wait(up, work_queue::downloads); // now one does
+    ctx.wait(down, work_queue::uploads);
+    CHECK((ctx.passed(up) && ctx.passed(down)));
+  }
+}
+
+TEST_CASE("memory that is freed waits for copies only if one used it") {
+  context ctx(cpu_slot());
+  ctx.impl().delay_copies();
+  auto host = ctx.allocate_host(4096), a = ctx.allocate(4096), b = ctx.allocate(4096);
+  marker up;
+  ctx.upload_async(a.as<char>() + 1000, host.data(), 64);
+  ctx.mark(up, work_queue::uploads);
+  b = {};
+  CHECK_FALSE(ctx.passed(up)); // it goes on beside
+  a = {};
+  CHECK(ctx.passed(up));
+  // What was freed is forgotten with its address, which another buffer may have.
+  auto c = ctx.allocate(4096), d = ctx.allocate(4096);
+  ctx.upload_async(c.data(), host.data(), 64);
+  ctx.mark(up, work_queue::uploads);
+  d = {};
+  CHECK_FALSE(ctx.passed(up));
 }
 
 TEST_CASE("FAULTS row 28 pinned memory has a cap and its pool is empty when its last buffer has gone") {

@@ -1,6 +1,7 @@
 // The kernels as nvcc sees them, for cuda_emulation.hpp. No test here: ops_*_test.cpp run this table like a device's.
 #define TROUPE_KERNELS emulated_cuda
 #define TROUPE_CUDA_EMULATION
+#define TROUPE_PRODUCTS_KEEP_SUBNORMALS
 
 #include "gpu/cuda_emulation.hpp"
 #include "kernels/prelude.hpp"

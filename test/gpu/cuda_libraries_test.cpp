@@ -1,11 +1,13 @@
 /// Where libraries that are loaded at run time are looked for.
 #include <algorithm>
-#include <cstdlib>
+#include <filesystem>
 #include <string>
 
 #include <doctest/doctest.h>
 
 #include "gpu/model_support.hpp"
+#include "gpu/variable.hpp"
+#include "temporary_folder.hpp"
 #include "shared_library.hpp"
 #include "troupe/gpu/cuda_source.hpp"
 #include "troupe/gpu/versions.hpp"
@@ -15,29 +17,6 @@
 
 using namespace troupe::gpu;
 using model_test::mentions;
-
-namespace {
-
-/// A variable of the environment, as long as the object lives.
-struct variable {
-  std::string name, before;
-  bool was_set;
-  variable(const char* n, const char* value) : name(n), was_set(std::getenv(n) != nullptr) {
-    if (was_set)
-      before = std::getenv(n);
-    ::setenv(n, value, 1);
-  }
-  ~variable() {
-    if (was_set)
-      ::setenv(name.c_str(), before.c_str(), 1);
-    else
-      ::unsetenv(name.c_str());
-  }
-  variable(const variable&) = delete;
-  variable& operator=(const variable&) = delete;
-};
-
-} // namespace
 
 TEST_CASE("a list of folders is taken apart and empty ones are left out") {
   using texts = std::vector<std::string>;
@@ -82,6 +61,19 @@ TEST_CASE("CUDA libraries are looked for by the loader and in the toolkit or onl
   CHECK(mentions(paths[0], "/site/nvidia/cublas/lib/libnvrtc.so."));
   CHECK(paths[1] == "/site/nvidia/cublas/lib/libnvrtc.so");
   CHECK(paths[3] == "/site/nvidia/cu13/lib/libnvrtc.so");
+}
+
+TEST_CASE("CUDA headers are looked for beside its libraries") {
+  temporary_folder site;
+  std::filesystem::create_directories(site / "cu13/include");
+  std::filesystem::create_directories(site / "other/include");
+  write_whole(site / "cu13/include/cuda_fp16.h", "");
+  const variable there("TROUPE_CUDA_LIBRARIES", (site / "other/lib:" + (site / "cu13/lib/") + ":" + (site / "cu13/lib")).c_str());
+  const auto folders = internal::cuda_include_folders();
+  REQUIRE_FALSE(folders.empty());
+  CHECK(folders.front() == site / "cu13/include");
+  CHECK(std::count(folders.begin(), folders.end(), site / "cu13/include") == 1);
+  CHECK(std::count(folders.begin(), folders.end(), site / "other/include") == 0);
 }
 
 TEST_CASE("a CUDA library that is not in TROUPE_CUDA_LIBRARIES is named with its folder and what to do") {

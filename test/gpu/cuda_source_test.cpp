@@ -7,6 +7,10 @@
 #include <doctest/doctest.h>
 
 #include "slots_under_test.hpp"
+#include "temporary_folder.hpp"
+#if defined(TROUPE_WITH_CUDA)
+#include "cuda_libraries.hpp"
+#endif
 
 using namespace troupe;
 using namespace troupe::gpu;
@@ -56,6 +60,28 @@ TEST_CASE("a source compiles without a GPU and its kernels are found by their C+
   REQUIRE((*r)->entry_names.size() == 2);
   CHECK((*r)->entry_names[0].find("scale") != std::string::npos);
   CHECK((*r)->entry_names[1] == "set");
+}
+
+TEST_CASE("a source may include CUDA's own headers and the caller's folders come first") {
+#if defined(TROUPE_WITH_CUDA)
+  if (internal::cuda_include_folders().empty()) {
+    MESSAGE("not tested: there are no CUDA headers");
+    return;
+  }
+  cuda_source halves{"#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+                     "extern \"C\" __global__ void f(__half* x, __nv_bfloat16* y) { y[0] = __float2bfloat16(__half2float(x[0])); }\n",
+                     {"f"}};
+  const auto r = compile(halves);
+  if (!r)
+    return;
+  CHECK_MESSAGE(*r, (*r ? "" : r->error().text));
+  temporary_folder own;
+  write_whole(own / "cuda_fp16.h", "#error mine\n");
+  halves.options = {"-I" + own.path()};
+  const auto mine = compile_cuda(halves, 9, 0);
+  REQUIRE_FALSE(mine);
+  CHECK(mine.error().text.find("mine") != std::string::npos);
+#endif
 }
 
 TEST_CASE("for a device newer than the compiler the result is PTX") {

@@ -6,7 +6,10 @@
 
 #include <doctest/doctest.h>
 
+#include "gpu/cuda_emulation.hpp"
 #include "gpu/model_support.hpp"
+#include "kernel_table.hpp"
+#include "network_layout.hpp"
 
 using namespace troupe;
 using namespace troupe::gpu;
@@ -329,4 +332,33 @@ TEST_CASE("the work of a step is counted in products") {
   CHECK(net.flops_per_example() * 128 == doctest::Approx(155.1e6).epsilon(1e-3));
   CHECK(net.layout().size >= 269322);
   CHECK(net.memory_bytes() <= ctx.memory_used());
+}
+
+namespace {
+
+/// What a network of two convolutions on Fashion-MNIST's images takes for so many lanes.
+std::uint64_t bytes_of_lanes(std::int64_t lanes, bool emulated) {
+  context ctx(cpu_slot());
+  if (emulated)
+    internal::kernel_override::use(ctx, cuda_emulation::table());
+  network_spec s;
+  s.height = s.width = 28;
+  s.channels = 1;
+  s.features = 784;
+  s.classes = 10;
+  s.conv = {{16, 3, 1, 1, 2}, {32, 3, 1, 1, 2}};
+  s.hidden = {128};
+  const network net(ctx, s, lanes, 256);
+  return ctx.memory_used();
+}
+
+} // namespace
+
+TEST_CASE("on a GPU the columns of convolutions are bounded for all lanes together and on the CPU they are a lane's own") {
+  CHECK(internal::column_budget(true, 1) == std::int64_t{64} << 20);
+  CHECK(64 * internal::column_budget(true, 64) == std::int64_t{64} << 20);
+  CHECK(internal::column_budget(false, 64) == internal::column_budget(false, 1));
+  // Of one lane columns, their errors and a tile are most of it.
+  CHECK(bytes_of_lanes(8, true) < 8 * bytes_of_lanes(1, true) / 2);
+  CHECK(bytes_of_lanes(8, false) == 8 * bytes_of_lanes(1, false));
 }

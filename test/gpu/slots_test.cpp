@@ -123,3 +123,28 @@ TEST_CASE("a slot that finds nothing left of its device is refused") {
   REQUIRE(a.faults.size() == 1);
   CHECK(a.faults[0].text.find("1 more want a part") != std::string::npos);
 }
+
+TEST_CASE("each process that has slots on a GPU takes a context of its memory and each slot a workspace") {
+  const auto sum = [](std::vector<core::slot_request> wanted, unsigned workers) {
+    std::vector<core::error> faults;
+    auto report = machine();
+    for (auto& d : report.devices)
+      d.compute_major = 9;
+    std::uint64_t out = 0;
+    for (const auto& s : gpu::make_slots(report, wanted, gpu::math_mode::fp32, "", faults, 0, workers))
+      if (s.device.ordinal == 0 && s.device.kind == device_kind::cuda)
+        out += s.memory_budget;
+    return out;
+  };
+  const auto all = std::uint64_t{80} << 30, workspace = std::uint64_t{32} << 20;
+  const auto close = [](std::uint64_t x, std::uint64_t y) { return x <= y && y - x < 10'000; }; // shares are rounded down
+  CHECK(close(sum({{.device = "cuda:0", .count = 4}}, 0), all - gpu::context_bytes - 4 * workspace));
+  CHECK(close(sum({{.device = "cuda:0", .count = 4}}, 1), all - gpu::context_bytes - 4 * workspace));
+  CHECK(close(sum({{.device = "cuda:0", .count = 4}}, 4), all - 4 * gpu::context_bytes - 4 * workspace));
+  CHECK(close(sum({{.device = "cuda:0", .count = 4}}, 3), all - 3 * gpu::context_bytes - 4 * workspace));
+  // Dealt in turn, each GPU is one worker's.
+  std::vector<core::slot_request> alternate;
+  for (int i = 0; i < 4; ++i)
+    alternate.push_back({.device = i % 2 == 0 ? "cuda:0" : "cuda:1"});
+  CHECK(close(sum(alternate, 2), all - gpu::context_bytes - 2 * workspace));
+}

@@ -21,7 +21,7 @@ template <threads, class... Params, class... Args>
 void enqueue(const launch_target& on, const char* form, void (*kernel)(Params...), dim3 grid, dim3 block,
              const Args&... args) {
   kernel<<<grid, block, 0, static_cast<cudaStream_t>(on.stream)>>>(args...);
-  check_cuda(cudaGetLastError(), on.who, form);
+  check_cuda(cudaGetLastError(), on.who, form, static_cast<cudaStream_t>(on.stream));
 }
 #endif
 

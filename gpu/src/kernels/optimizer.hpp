@@ -109,10 +109,14 @@ struct sgd_apply_op {
   sgd_apply_args a;
   struct element {
     float* w;
-    const float* v;
+    float* v;
     bf16* low;
     float lr;
     TROUPE_HD void operator()(i64 i) const {
+#if defined(TROUPE_PRODUCTS_KEEP_SUBNORMALS)
+      if (is_subnormal(v[i]))
+        v[i] = 0;
+#endif
       const float w1 = mul_add(-lr, v[i], w[i]);
       w[i] = w1;
       if constexpr (Low)

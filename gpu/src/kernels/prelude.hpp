@@ -16,9 +16,14 @@
 /// Arithmetic: contraction is off in all builds and `mul_add` fuses where the machine can, so each build gives the same
 /// result for the same element, wherever the element falls in a vector loop. The CPU builds with FMA and the CUDA build
 /// agree bit for bit in everything elementwise; sums differ in their order.
+///
+/// Subnormal numbers: kernels flush them, on the CPU because their thread does (core/subnormals.hpp), on the GPU because of
+/// `-ftz=true`. So do the CPU's products; cuBLAS's do not, so whoever keeps what a product wrote as state flushes it
+/// (TROUPE_PRODUCTS_KEEP_SUBNORMALS).
 
 #if defined(__CUDACC__)
 #define TROUPE_HD __host__ __device__ __forceinline__
+#define TROUPE_PRODUCTS_KEEP_SUBNORMALS
 #define TROUPE_VECTORIZE
 #else
 #define TROUPE_HD inline __attribute__((always_inline))
@@ -73,6 +78,7 @@ TROUPE_HD float float_of(u32 u) {
 
 TROUPE_HD float infinity() { return float_of(0x7f800000u); }
 TROUPE_HD bool is_finite(float x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
+TROUPE_HD bool is_subnormal(float x) { return (bits_of(x) & 0x7f800000u) == 0 && (bits_of(x) & 0x007fffffu) != 0; }
 TROUPE_HD i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
 /// a / b for numbers that are not negative, faster where both fit 32 bits: GPUs divide longer ones in software.

@@ -269,6 +269,7 @@ struct resumption {
   std::optional<std::uint32_t> set; ///< of checkpoints; none: from step 0
   std::uint64_t step = 0;           ///< the furthest of its trainers
   std::vector<core::error> damage;  ///< newer sets that cannot be used: which file, and why
+  std::vector<std::string> notes;   ///< why its weights may differ from those of a run without an interruption
 };
 
 /// A run in progress.

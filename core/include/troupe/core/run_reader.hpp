@@ -45,6 +45,7 @@ struct run_record {
   std::vector<trainer_record> trainers;   ///< by number, without gaps
   std::optional<sync_index> last_sync;    ///< the newest sync point that was decided
   bool experiment_changed = false;        ///< the text is not the one that the run began with
+  bool flushed_subnormals = true;         ///< in all sessions that its states come from; versions before 0.2 did not
   std::vector<recorded_set> sets;         ///< in the order in which they were completed
   std::uint32_t next_set = 0;             ///< above the numbers of all sets on record
   std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "interrupted"; empty: it did not end

@@ -130,9 +130,9 @@ private:
   std::shared_ptr<const owner> owner_;
 };
 
-/// A context has two queues. Operations and ordinary copies are done in order on the first; asynchronous copies in order on
-/// the second, beside them. Markers order one to the other.
-enum class work_queue : std::uint8_t { compute, copies };
+/// A context has three queues. Operations and ordinary copies are done in order on the first; asynchronous copies to the device in
+/// order on the second, and from it on the third, beside the first and each other. Markers order one to the other.
+enum class work_queue : std::uint8_t { compute, uploads, downloads };
 
 /// A point in the order of one of a context's queues. Marked again as often as wanted: it then stands for the newest point.
 /// May be destroyed on any thread, even after its context.
@@ -168,7 +168,8 @@ private:
 
 /// A slot's place to compute: device, stream, matrix library, memory pool and budget. Bound to the thread
 /// that made it, or that called `bind()` last; any use from another thread throws `std::logic_error`. Every
-/// operation is enqueued on the context's one stream (on the CPU: done at once).
+/// operation is enqueued on the context's one stream (on the CPU: done at once). Its thread flushes subnormal numbers from then on
+/// (`core::flush_subnormals`), as all threads that compute for slots do, so that bits do not depend on where something is computed.
 class context {
 public:
   /// Throws `device_error` if the device cannot be opened.
@@ -180,7 +181,7 @@ public:
   const slot_options& options() const noexcept { return options_; }
   device_kind kind() const noexcept { return options_.device.kind; }
 
-  /// Makes the calling thread the owner; sets the device and one BLAS thread for it.
+  /// Makes the calling thread the owner; sets the device and one BLAS thread for it, and has it flush subnormal numbers.
   void bind();
   /// Throws `std::logic_error` on any thread but the owner.
   void check_thread() const;
@@ -208,12 +209,12 @@ public:
   void upload(void* dst, std::span<const T> src) {
     upload(dst, src.data(), src.size_bytes());
   }
-  /// Waits for everything enqueued on both queues. Throws `device_error` if any of it failed.
+  /// Waits for everything enqueued on all queues. Throws `device_error` if any of it failed.
   void synchronize();
 
   // -- copies beside the computation -----------------------------------------------------------------------------------
 
-  /// Enqueued on the second queue. `pinned` lies in an `allocate_host` buffer and stays untouched until a marker set
+  /// Enqueued on the queue of that direction. `pinned` lies in an `allocate_host` buffer and stays untouched until a marker set
   /// afterwards has passed. They come after allocations, but wait for no operations: mark them and let the copies wait.
   void upload_async(void* dst, const void* pinned, std::size_t bytes);
   void download_async(void* pinned, const void* src, std::size_t bytes);

@@ -20,7 +20,9 @@ namespace troupe::gpu {
 struct cuda_source {
   std::string text;                 ///< CUDA C++; device code only
   std::vector<std::string> kernels{}; ///< as in C++: "scale", "ns::add<float>"; those are what can be launched
-  std::vector<std::string> options{}; ///< NVRTC's, such as "-use_fast_math", "-DN=4"
+  /// NVRTC's, such as "-use_fast_math", "-DN=4". The folders of CUDA's own headers come behind these by themselves, where they are
+  /// installed beside its libraries.
+  std::vector<std::string> options{};
   std::string name = "source.cu";   ///< for the compiler's messages
 };
 

@@ -149,8 +149,8 @@ void gradient_norm(context& ctx, std::int64_t members, vec<const float> grad, co
 void sgd(context& ctx, std::int64_t members, vec<float> w, vec<float> v, vec<const float> grad, const member_params* params,
          const member_counters* counters, vec<bf16> low, const std::uint8_t* active);
 /// w -= lr_now v, for gradients that a product has already added to v (beta = momentum): plain SGD without clipping,
-/// decay or Nesterov.
-void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<const float> v, const member_counters* counters, vec<bf16> low,
+/// decay or Nesterov. On a GPU, subnormal numbers in v become 0: its products keep them.
+void sgd_apply(context& ctx, std::int64_t members, vec<float> w, vec<float> v, const member_counters* counters, vec<bf16> low,
                const std::uint8_t* active);
 /// AdamW (Loshchilov & Hutter 2019) as torch.optim.AdamW: m, v moments; decoupled decay.
 void adamw(context& ctx, std::int64_t members, vec<float> w, vec<float> m, vec<float> v, vec<const float> grad,
