@@ -23,6 +23,7 @@ else()
 endif()
 set_source_files_properties(src/counter_random.cpp src/lr_schedule.cpp PROPERTIES COMPILE_OPTIONS -ffp-contract=off)
 if(TROUPE_HAVE_CUDA)
-  # ftz: as the CPU's threads do (core/subnormals.hpp). 554: nvcc takes the conversion of mat<T> to mat<const T> for useless where T is const already.
+  # ftz: as the CPU's threads do (core/subnormals.hpp).
+  # 554: nvcc takes the conversion of mat<T> to mat<const T> for useless where T is const already.
   set_source_files_properties(src/kernels.cu PROPERTIES COMPILE_OPTIONS "--fmad=false;-ftz=true;--diag-suppress=554")
 endif()

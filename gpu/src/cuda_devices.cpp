@@ -40,7 +40,8 @@ void find_cuda_devices(device_report& report) {
       report.cuda_status = "the NVIDIA driver supports CUDA " + std::to_string(driver / 1000) + "." +
                            std::to_string(driver % 1000 / 10) + ", Troupe was built with " +
                            std::to_string(CUDART_VERSION / 1000) + "." +
-                           std::to_string(CUDART_VERSION % 1000 / 10) + ": update the driver";
+                           std::to_string(CUDART_VERSION % 1000 / 10) + ": update the driver, or on a data centre's GPU install NVIDIA's "
+                           "package cuda-compat of that version";
     else
       report.cuda_status = std::string(cudaGetErrorString(rc)) + " (" + cudaGetErrorName(rc) + ")";
     return;

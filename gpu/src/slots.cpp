@@ -37,7 +37,8 @@ std::uint64_t budget_of(const claim& c, std::uint64_t milli) {
 std::uint64_t available_host_memory() { return internal::available_memory(internal::read_cgroup_limits()); }
 
 std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
-                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available, unsigned workers) {
+                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available,
+                                     unsigned workers) {
   const auto before = faults.size();
   const auto fault = [&](core::errc code, std::size_t i, const std::string& text) {
     faults.push_back({code, std::string(where) + "/" + std::to_string(i) + text});

@@ -22,7 +22,8 @@ namespace troupe::gpu {
 /// `available` where that is given (`available_host_memory`), so that runs beside each other do not add up. Appends one text per fault, each beginning with a JSON pointer: where + "/0/device: …". The result is usable
 /// only if no fault was added.
 std::vector<slot_options> make_slots(const device_report& found, std::span<const core::slot_request> wanted, math_mode math,
-                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available = 0, unsigned workers = 0);
+                                     std::string_view where, std::vector<core::error>& faults, std::uint64_t available = 0,
+                                     unsigned workers = 0);
 
 /// What is left of a GPU's memory for the CUDA context and the libraries of one process. An estimate, not measured.
 inline constexpr std::uint64_t context_bytes = std::uint64_t{512} << 20;
