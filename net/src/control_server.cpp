@@ -128,8 +128,10 @@ core::result<void> control_server::impl::open() {
   error_code ec;
   acceptor.close(ec);
   acceptor.assign(local{}, fd->get(), ec);
-  if (ec)
+  if (ec) {
+    address.remove();
     return core::error{core::errc::io, "cannot listen on the control socket " + address.path() + ": " + ec.message()};
+  }
   fd->release();
   std::lock_guard lock{mutex};
   path = address.path();
