@@ -48,9 +48,14 @@ void run_store::on_failure(std::function<void(core::error)> tell) {
 void run_store::failed(const core::error& why) {
   if (!event_failure_.text.empty())
     return;
-  event_failure_ = about("the record cannot be written", why);
+  event_failure_ = about("the record cannot be written", cause_of(why));
   if (on_failure_)
     on_failure_(event_failure_);
+}
+
+core::error run_store::cause_of(const core::error& why) const {
+  const auto there = writer_ ? writer_->check_place() : core::result<void>{};
+  return there ? why : there.error();
 }
 
 core::result<void> run_store::healthy(core::result<void> ok) const {
@@ -94,7 +99,8 @@ void run_store::save_set(std::optional<core::sync_index> k, std::vector<part> pa
                          std::vector<core::checkpoint_set> pinned,
                          std::function<void(core::result<core::checkpoint_set>)> then) {
   thread_.post([this, k, parts = std::move(parts), keep, pinned = std::move(pinned), then = std::move(then)] {
-    then(write_set(k, parts, keep, pinned));
+    auto set = write_set(k, parts, keep, pinned);
+    then(set ? std::move(set) : core::result<core::checkpoint_set>{cause_of(set.error())});
   });
 }
 
@@ -181,8 +187,10 @@ void run_store::write_files() {
     return;
   const auto all = core::write_checkpoints(together);
   // After a failure one by one, so that each has its own outcome.
-  for (auto& x : waiting)
-    x.then(all ? core::result<void>{} : core::write_checkpoint(x.path, *x.state));
+  for (auto& x : waiting) {
+    auto ok = all ? core::result<void>{} : core::write_checkpoint(x.path, *x.state);
+    x.then(ok ? std::move(ok) : core::result<void>{cause_of(ok.error())});
+  }
 }
 
 void run_store::read_state(std::string file, std::function<void(core::result<core::checkpoint_ptr>)> then) {

@@ -79,6 +79,7 @@ private:
                                                const std::vector<core::checkpoint_set>& pinned);
   const core::saved_trainer* newest_of(core::trainer_id t) const; ///< in the complete sets
   void failed(const core::error& why);
+  core::error cause_of(const core::error& why) const; ///< that the directory is gone, if it is
   core::result<void> healthy(core::result<void> ok) const; ///< `ok`, or the first error that was nobody's
 
   std::string directory_;
