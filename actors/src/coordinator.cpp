@@ -216,7 +216,7 @@ void coordinator::on_not_placed(const trainer_ref& who, const core::error& why) 
   if (!t)
     return;
   // Its slots are lost, or this time there are others: that is not its failure, and its states are worth keeping.
-  if (why.code == core::errc::refused || host_.resumed)
+  if (why.code == core::errc::refused || (host_.resumed && t->id < host_.resumed->trainers.size()))
     leave_for_want_of_slots(*t, why);
   else
     give_up(*t, why);

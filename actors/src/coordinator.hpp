@@ -121,6 +121,7 @@ private:
     core::decision deciding;                           ///< newest one sent
     state_ref loading;                                 ///< put into memory for this launch
     std::uint64_t final_hash = 0;
+    std::uint32_t finals_lost = 0; ///< how often its last state was, before it was saved
     core::stop_watch watch;
     bool enough = false;                      ///< told to stop because of its own rules
     bool rules_checked = false;               ///< whether it reports what they look at
@@ -307,7 +308,8 @@ private:
   void add_older_state(std::uint64_t number, const trainer& t);
   void take_older_states();
   void take_older_states(std::uint64_t number, const std::function<bool(const trainer&)>& of);
-  bool time_set_comes_first();
+  bool set_comes_first();
+  void give_up_sets_before(std::uint64_t number);
   void wake_for_saving();
   void save_if_due();
   void on_save_alarm();

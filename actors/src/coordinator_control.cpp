@@ -542,8 +542,10 @@ void coordinator::finish_run(bool ask_slots) {
   bool any_failed = !run_failure_.text.empty();
   bool any_left = false;
   for (auto& t : trainers_) {
-    if (is_live(t.state))
-      t.state = trainer_state::interrupted;
+    if (is_live(t.state) || ending_.contains(t.id)) {
+      t.state = trainer_state::interrupted; // what is not on disk is not done
+      t.final_hash = 0;
+    }
     any_left = any_left || t.state == trainer_state::interrupted;
     any_failed = any_failed || t.state == trainer_state::failed;
     trainer_summary x;

@@ -31,6 +31,8 @@ bool coordinator::saves_at(core::sync_index k) {
   const std::uint64_t every = exp_.checkpoints.every_syncs;
   if (!one_by_one_)
     return save_due_ || (every > 0 && (std::uint64_t{k} + 1) % every == 0);
+  if (save_due_ && sets_under_way() < max_sets_in_flight)
+    return true;
   if (every == 0 || ++reports_since_save_ < every * live_ || sets_under_way() >= max_sets_in_flight)
     return false;
   reports_since_save_ = 0;
@@ -138,7 +140,7 @@ void coordinator::act(core::sync_engine::decide& x) {
 /// Nobody acts on a decision before it is written to the record.
 void coordinator::record_round() {
   round_.waits = false;
-  if (time_set_comes_first() || (round_.saves && sets_in_flight_ >= max_sets_in_flight)) {
+  if (set_comes_first() || (round_.saves && sets_in_flight_ >= max_sets_in_flight)) {
     round_.waits = true;
     return;
   }

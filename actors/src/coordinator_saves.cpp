@@ -86,8 +86,11 @@ void coordinator::save_if_due() {
     return; // a round that is being decided takes it over
   const bool collecting = std::any_of(savings_.begin(), savings_.end(),
                                       [](const auto& s) { return s.second.why == occasion::time && !s.second.asked.empty(); });
-  if (collecting || sets_under_way() >= max_sets_in_flight)
-    return; // asked again when one is written
+  const bool beginning = std::any_of(trainers_.begin(), trainers_.end(), [](const trainer& t) {
+    return t.hdl && (t.state == trainer_state::starting || t.state == trainer_state::restarting);
+  });
+  if (collecting || beginning || sets_under_way() >= max_sets_in_flight)
+    return; // asked again when one is written, and when that trainer is told to begin
   const bool news = std::any_of(trainers_.begin(), trainers_.end(), [](const trainer& t) {
     return is_live(t.state) && !(t.state == trainer_state::paused && !t.saved.file.empty() && t.saved.step == t.step);
   });
@@ -113,16 +116,22 @@ void coordinator::on_save_alarm() {
     wake_for_saving();
 }
 
-/// A set that was begun between two sync points is recorded before the next one's decisions, which are not in its states. True: one
-/// still waits for states. Whoever has not come to this sync point does not hold it up.
-bool coordinator::time_set_comes_first() {
+/// A set that was begun before a sync point is recorded before its decisions, which are not in the set's states. True: one still waits
+/// for states. Whoever has not come to this sync point does not hold it up. Where each trainer has decisions of its own, only sets for
+/// time's sake come first, and they wait for those that were never saved: others may be in a long step.
+bool coordinator::set_comes_first() {
+  const auto comes_first = [this](const saving& s) {
+    return s.why == occasion::time || (s.why == occasion::sync_point && !one_by_one_);
+  };
   std::vector<std::uint64_t> numbers;
   for (const auto& [number, s] : savings_)
-    if (s.why == occasion::time)
+    if (comes_first(s))
       numbers.push_back(number);
   for (const auto number : numbers)
-    take_older_states(number, [](const trainer& t) { return t.state != trainer_state::parked; });
-  return std::any_of(savings_.begin(), savings_.end(), [](const auto& s) { return s.second.why == occasion::time; });
+    take_older_states(number, [this](const trainer& t) {
+      return t.state != trainer_state::parked && (!one_by_one_ || t.kept || !t.saved.file.empty());
+    });
+  return std::any_of(savings_.begin(), savings_.end(), [&](const auto& s) { return comes_first(s.second); });
 }
 
 void coordinator::ask_state_for(std::uint64_t number, trainer& t, core::sync_index k) {
@@ -165,7 +174,10 @@ void coordinator::take_older_states() {
 }
 
 void coordinator::take_older_states(std::uint64_t number, const std::function<bool(const trainer&)>& of) {
-  auto& s = savings_[number];
+  const auto i = savings_.find(number);
+  if (i == savings_.end())
+    return;
+  auto& s = i->second;
   const auto asked = s.asked;
   for (const auto id : asked) {
     if (!of(trainers_[id]))
@@ -201,8 +213,8 @@ void coordinator::add_state(std::uint64_t number, const trainer& t, const state_
   who.name = t.spec.name;
   who.incarnation = t.incarnation;
   who.step = step;
-  host_.fetch(x, [me = self_handle(), number, who](core::result<core::checkpoint_ptr> state) {
-    post(me, [number, who, state](coordinator& c) {
+  host_.fetch(x, [me = self_handle(), number, who, x](core::result<core::checkpoint_ptr> state) {
+    post(me, [number, who, x, state](coordinator& c) {
       const auto i = c.savings_.find(number);
       if (i == c.savings_.end())
         return;
@@ -215,8 +227,11 @@ void coordinator::add_state(std::uint64_t number, const trainer& t, const state_
       } else {
         c.event("state_lost", {{"trainer", who.trainer}, {"name", who.name}, {"reason", state.error().text}});
         // Without it a resumption would have this trainer begin anew, beside others that do not.
-        if (const auto& saved = c.trainers_[who.trainer].saved; !saved.file.empty())
-          i->second.parts.push_back({saved, nullptr});
+        const auto& t = c.trainers_[who.trainer];
+        if (t.kept && !(t.kept == x))
+          c.add_older_state(number, t);
+        else if (!t.saved.file.empty())
+          i->second.parts.push_back({t.saved, nullptr});
         else
           i->second.lacks = "the state of " + who.name + " is lost: " + state.error().text;
       }
@@ -235,15 +250,18 @@ void coordinator::leave_savings(const trainer& t) {
     if (s.waiting.contains(t.id))
       waiting.push_back(number);
   for (const auto number : waiting) {
-    auto& s = savings_[number];
+    const auto i = savings_.find(number);
+    if (i == savings_.end())
+      continue;
+    auto& s = i->second;
     const bool on_its_way =
         std::any_of(s.held.begin(), s.held.end(), [&](const auto& x) { return x.first == t.id; });
     if (on_its_way)
       continue; // its state is out of it already
     s.waiting.erase(t.id);
-    const bool goes_on = is_live(t.state) || t.state == trainer_state::interrupted;
-    if (goes_on && !t.saved.file.empty())
-      s.parts.push_back({t.saved, nullptr});
+    s.asked.erase(t.id);
+    if (is_live(t.state) || t.state == trainer_state::interrupted)
+      add_older_state(number, t);
     write_if_complete(number);
   }
 }
@@ -263,6 +281,7 @@ void coordinator::write_if_complete(std::uint64_t number) {
     check_end();
     return;
   }
+  give_up_sets_before(number);
   std::sort(s.parts.begin(), s.parts.end(),
             [](const run_store::part& a, const run_store::part& b) { return a.who.trainer < b.who.trainer; });
   ++sets_in_flight_;
@@ -298,13 +317,22 @@ void coordinator::write_if_complete(std::uint64_t number) {
     record_round();
 }
 
+/// One that is written after a newer one would take its place.
+void coordinator::give_up_sets_before(std::uint64_t number) {
+  while (!savings_.empty() && savings_.begin()->first < number) {
+    const auto held = std::move(savings_.begin()->second.held);
+    savings_.erase(savings_.begin());
+    let_go(held, false);
+  }
+}
+
 /// States that a set had kept in memory, now that it is `written` or will not be.
 void coordinator::let_go(const std::vector<std::pair<core::trainer_id, state_ref>>& held, bool written) {
   for (const auto& [id, ref] : held) {
     auto& t = trainers_[id];
     if (!(t.kept == ref))
       drop(ref); // exported for this set alone, or replaced meanwhile (then it is gone already)
-    else if (written && t.hdl)
+    else if (written && (t.hdl || !is_live(t.state)))
       drop(std::exchange(t.kept, {}));
     else if (written) // its new life is on the way and begins with this
       t.loading = std::exchange(t.kept, {});
@@ -374,13 +402,18 @@ void coordinator::final_not_written(core::trainer_id id, const core::error& why)
   fail_run({why.code, "the last state of trainer " + t.spec.name + " cannot be written: " + why.text});
 }
 
-/// The process that had it is gone.
+/// The process that had it is gone, or does not hand it over; then not for ever.
 void coordinator::final_lost(core::trainer_id id, const core::error& why) {
   --writes_in_flight_;
   if (ended_)
     return;
   auto& t = trainers_[id];
   const core::error lost{why.code, "its last state was lost before it was saved: " + why.text};
+  if (++t.finals_lost > exp_.failures.max_restarts + 1) {
+    t.state = trainer_state::interrupted;
+    fail_run({why.code, "the last state of trainer " + t.spec.name + " cannot be fetched: " + why.text});
+    return;
+  }
   event("trainer_failed", {{"trainer", t.id},
                            {"name", t.spec.name},
                            {"incarnation", t.incarnation},
@@ -390,6 +423,9 @@ void coordinator::final_lost(core::trainer_id id, const core::error& why) {
                            {"final", false}});
   t.failure = lost;
   t.reason.clear();
+  t.stop_reason.clear(); // it stops where it had stopped
+  t.enough = false;
+  t.spec.stop_step = std::min(t.spec.stop_step, t.step);
   t.state = trainer_state::restarting;
   ++t.incarnation;
   ++live_;
@@ -400,7 +436,8 @@ void coordinator::final_lost(core::trainer_id id, const core::error& why) {
     if (s.waiting.erase(id) > 0)
       waiting.push_back(number);
   for (const auto number : waiting)
-    add_older_state(number, t);
+    if (savings_.contains(number))
+      add_older_state(number, t);
   if (interrupting_) {
     end(t, trainer_state::interrupted);
   } else {

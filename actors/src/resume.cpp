@@ -116,6 +116,9 @@ core::result<void> may_begin(const std::string& directory, const core::run_recor
     return core::error{core::errc::refused, "no set of checkpoints of '" + directory + "' can be used:" + list_of(from.damage) +
                                                 "\nPut its files back, or begin again at step 0 (`troupe resume --from-start`; "
                                                 "run_options::from_start in a program)"};
+  if (!record.begun && !from_start && core::holds_states(directory))
+    return core::error{core::errc::refused, "'" + directory + "' holds states of trainers, but its record run.jsonl is gone: put it back, or "
+                                            "begin again at step 0 (`troupe resume --from-start`; run_options::from_start in a program)"};
   if (from_start && from.set)
     return core::error{core::errc::refused, "checkpoint set " + std::to_string(record.sets[*from.set].set.number) + " of '" + directory +
                                                 "' can be used: go on from it, without beginning at step 0"};

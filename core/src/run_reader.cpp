@@ -111,6 +111,7 @@ public:
       flushes_ = flag(j, "flushes_subnormals");
       out_.flushed_subnormals = out_.flushed_subnormals && flushes_;
       out_.outcome.clear(); // it was opened again
+      out_.begun = true;
     } else if (kind == "gone_on" && !j.contains("set")) { // from step 0: nothing of what was before is in it
       out_.flushed_subnormals = flushes_;
     } else if (kind == "sync_point") {
@@ -212,6 +213,8 @@ private:
       const auto why = text(j, "not_saved"); // its weights are nowhere, so it is not finished
       if (!why.empty())
         unsaved_ = x->name;
+      else if (unsaved_ == x->name)
+        unsaved_.clear();
       x->state = why.empty() ? trainer_record::status::finished : trainer_record::status::running;
       x->stopped = flag(j, "stopped");
       x->reason = text(j, "reason");
@@ -295,6 +298,15 @@ bool was_removed_in_time(const std::string& path, const run_record& run, std::si
 }
 
 } // namespace
+
+bool holds_states(const std::string& path) {
+  std::error_code failure;
+  for (const char* name : {checkpoints_folder, final_folder})
+    for (fs::recursive_directory_iterator i{path + "/" + name, failure}, end; !failure && i != end; i.increment(failure))
+      if (i->path().extension() == state_ending)
+        return true;
+  return false;
+}
 
 resume_point find_resume_point(const std::string& path, const run_record& run) {
   resume_point out;

@@ -256,13 +256,15 @@ result<void> check_names_free(const std::string& path) {
 /// Removes the names of a run that could not be begun, which nobody could go on with, unless it is told that it began.
 class beginning {
 public:
-  beginning(std::string path, bool made) : path_(std::move(path)), made_(made) {}
+  /// `made`: the directory was, for this run; `locked`: its file `lock` was there before.
+  beginning(std::string path, bool made, bool locked) : path_(std::move(path)), made_(made), locked_(locked) {}
   ~beginning() {
     if (path_.empty())
       return;
     std::error_code ignored;
     for (const char* name : {experiment_file, log_file, table_file, lock_file, checkpoints_folder, final_folder})
-      fs::remove(path_ + "/" + name, ignored); // folders only if they are empty
+      if (!locked_ || name != lock_file)
+        fs::remove(path_ + "/" + name, ignored); // folders only if they are empty
     if (made_)
       fs::remove(path_, ignored);
   }
@@ -272,7 +274,7 @@ public:
 
 private:
   std::string path_;
-  bool made_;
+  bool made_, locked_;
 };
 
 result<void> write_experiment(const std::string& path, const std::string& text) {
@@ -340,6 +342,7 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
     return file_error("make folder", path, failure.value());
 
   auto lock_path = path + "/" + lock_file;
+  const bool locked = fs::exists(lock_path, failure);
   auto lock = open_own_file(lock_path, O_RDWR | O_CREAT);
   if (!lock) {
     if (!there)
@@ -353,7 +356,7 @@ result<std::unique_ptr<run_writer>> open_run_directory(const std::string& path, 
     return taken();
   std::optional<beginning> begun;
   if (!append)
-    begun.emplace(path, !there);
+    begun.emplace(path, !there, locked);
   if (auto ok = make_folders(path); !ok)
     return ok.error();
   if (append) {

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -30,42 +29,6 @@ std::vector<std::string> json_blocks(const std::filesystem::path& page) {
     else if (inside)
       out.back() += line + "\n";
   }
-  return out;
-}
-
-struct named_test {
-  std::string name, file;
-};
-
-/// What pages say behind "Tests:", as in `"name", "other" (`test/x.cpp`)`, up to the end of each paragraph.
-std::vector<named_test> tests_named_in(const std::filesystem::path& page) {
-  std::vector<named_test> out;
-  std::ifstream in{page};
-  std::string paragraph;
-  const auto take = [&] {
-    const auto begin = paragraph.find("ests:");
-    std::vector<std::string> names;
-    for (auto i = begin; i < paragraph.size(); ++i) {
-      if (paragraph[i] == '"') {
-        const auto end = paragraph.find('"', i + 1);
-        REQUIRE(end != std::string::npos);
-        names.push_back(paragraph.substr(i + 1, end - i - 1));
-        i = end;
-      } else if (paragraph.compare(i, 7, "(`test/") == 0) {
-        const auto file = paragraph.substr(i + 2, paragraph.find('`', i + 2) - i - 2);
-        for (auto& name : std::exchange(names, {}))
-          out.push_back({std::move(name), file});
-      }
-    }
-    CHECK_MESSAGE(names.empty(), "in no file: ", names.empty() ? "" : names.front());
-    paragraph.clear();
-  };
-  for (std::string line; std::getline(in, line);)
-    if (line.empty())
-      take();
-    else
-      paragraph += line + " ";
-  take();
   return out;
 }
 
@@ -115,18 +78,6 @@ std::vector<json> experiments_of(const std::string& block) {
 }
 
 } // namespace
-
-TEST_CASE("every test that the documentation names is there") {
-  const auto root = std::filesystem::path{TROUPE_SAMPLES} / "..";
-  std::size_t n = 0;
-  for (const auto& page : std::filesystem::directory_iterator{root / "docs"})
-    for (const auto& x : tests_named_in(page.path())) {
-      INFO(page.path().filename().string(), ": ", x.name, " in ", x.file);
-      CHECK(read_whole((root / x.file).string()).find("TEST_CASE(\"" + x.name + "\")") != std::string::npos);
-      ++n;
-    }
-  CHECK(n >= 60);
-}
 
 TEST_CASE("every experiment in the documentation is right") {
   temporary_folder folder;

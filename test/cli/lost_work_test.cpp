@@ -173,6 +173,20 @@ TEST_CASE("fault 47: states of another format are refused and never removed") {
   }
 }
 
+TEST_CASE("fault 47: states without a record are not begun anew over") {
+  for (const bool emptied : {false, true}) {
+    killed_run x;
+    fs::remove(x.run + "/run.jsonl");
+    if (emptied)
+      write_whole(x.run + "/run.jsonl", "");
+    const auto before = all_of(x.run);
+    const auto refused = x.resume();
+    CHECK(refused.status == 2);
+    CHECK(contains(refused.out, "its record run.jsonl is gone"));
+    CHECK(all_of(x.run) == before);
+  }
+}
+
 TEST_CASE("a run that can go on is not begun again") {
   killed_run x;
   const auto before = all_of(x.run);

@@ -161,6 +161,10 @@ TEST_CASE("fault 44: a trainer whose last state is not saved has not finished ev
   CHECK(seen->trainers[0].state == trainer_record::status::running);
   CHECK(seen->outcome == "failed");
   CHECK(has(seen->outcome_reason, "the last state of a is not saved"));
+  // And it may have come to its end since.
+  line = json{{"kind", "trainer_finished"}, {"time", ""}, {"trainer", 0}, {"name", "a"}, {"file", "final/a.safetensors"}}.dump();
+  write_whole(x.run + "/run.jsonl", read_whole(x.run + "/run.jsonl") + line + "\n" + R"({"kind":"run_ended","outcome":"done"})" + "\n");
+  CHECK(read_run(x.run)->outcome == "done");
 }
 
 TEST_CASE("a record that is no file is not read") {

@@ -50,6 +50,7 @@ struct run_record {
   std::uint32_t next_set = 0;             ///< above the numbers of all sets on record
   std::string outcome;                    ///< of the newest "run_ended": "done", "failed", "interrupted"; empty: it did not end
   std::string outcome_reason;
+  bool begun = false;                     ///< the record has its first line, which is on disk before any state is written
   bool torn = false;                      ///< a last line without its end was left out
 };
 
@@ -74,6 +75,9 @@ struct resume_point {
   std::vector<error> damage;      ///< why the newer sets cannot be: each with its number and its file
   bool other_format = false;      ///< one of these was written in a format that this version does not read: it must be kept
 };
+
+/// True if there are states in the run's folders of checkpoints and last states.
+bool holds_states(const std::string& path);
 
 /// Finds the newest set whose files are all intact (each is read whole and its hash verified). Older sets that were removed in time
 /// are no damage.
