@@ -1,9 +1,7 @@
 #include "interruption.hpp"
 
 #include <csignal>
-#include <string>
-
-#include <unistd.h>
+#include <cstdlib>
 
 #include "signals.hpp"
 
@@ -40,7 +38,7 @@ void interruption::on_signal(int number) {
     return suspend();
   const auto what = rule_.on_signal(number, leave_rule::time_point::clock::now());
   if (what == leave_rule::answer::leave)
-    ::_exit(130); // as the shell reports death by Ctrl-C; nothing may hold this up
+    std::_Exit(130); // as the shell reports death by Ctrl-C; nothing may hold this up
   if (what == leave_rule::answer::nothing)
     return;
   std::lock_guard lock{mutex_};
