@@ -6,6 +6,8 @@
 #include <Random123/philox.h>
 #undef philox4x32 // a macro of Random123's C interface
 
+#include "fnv1a.hpp"
+
 namespace troupe::core {
 
 namespace {
@@ -14,14 +16,6 @@ constexpr std::uint32_t low_word(std::uint64_t x) noexcept { return static_cast<
 constexpr std::uint32_t high_word(std::uint64_t x) noexcept { return static_cast<std::uint32_t>(x >> 32); }
 constexpr std::uint64_t joined(std::uint32_t low, std::uint32_t high) noexcept {
   return std::uint64_t{high} << 32 | low;
-}
-
-/// FNV-1a, 64 bits.
-constexpr std::uint64_t hash_of(std::string_view text) noexcept {
-  std::uint64_t h = 0xcbf29ce484222325u;
-  for (char c : text)
-    h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return h;
 }
 
 } // namespace
@@ -35,7 +29,7 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 }
 
 std::uint64_t derive_seed(std::uint64_t seed, std::string_view part, std::uint64_t index) noexcept {
-  const auto h = hash_of(part);
+  const auto h = internal::fnv1a(part);
   const auto block = philox4x32({low_word(h), high_word(h), low_word(index), high_word(index)},
                                 {low_word(seed), high_word(seed)});
   return joined(block[0], block[1]);

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "fnv1a.hpp"
+
 /// Names within a run directory.
 namespace troupe::core::internal {
 
@@ -24,14 +26,10 @@ inline constexpr std::string_view state_ending = ".safetensors";
 inline constexpr std::uint64_t record_format = 1;
 inline constexpr std::uint64_t max_experiment_bytes = 256u << 20;
 
-/// 16 hexadecimal digits that tell an edited text from the one that a run began with: FNV-1a, 64 bits (Fowler, Noll, Vo). No defence
-/// against forgery.
+/// 16 hexadecimal digits that tell an edited text from the one that a run began with.
 inline std::string text_hash(std::string_view text) {
-  std::uint64_t h = 0xcbf29ce484222325u;
-  for (char c : text)
-    h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   std::array<char, 16> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), h, 16).ptr;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), fnv1a(text), 16).ptr;
   const auto n = static_cast<std::size_t>(end - digits.data());
   return std::string(digits.size() - n, '0').append(digits.data(), n);
 }

@@ -286,10 +286,6 @@ result<void> write_experiment(const std::string& path, const std::string& text) 
   return file->commit();
 }
 
-} // namespace
-
-namespace {
-
 /// Whoever looks whether a run is in use has its lock for a moment, which must not be taken for a program that runs it.
 result<void> take_lock(int lock, const std::string& path) {
   while (::flock(lock, LOCK_EX | LOCK_NB) != 0) {
