@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "mixing_policy.hpp"
 #include "run_fixture.hpp"
 #include "troupe/core/random.hpp"
 #include "troupe/core/run_reader.hpp"
@@ -11,18 +12,6 @@ using namespace troupe;
 using namespace troupe::test;
 
 namespace {
-
-/// Everything that moves: new values, copies, averages.
-std::map<core::trainer_id, core::decision> mix(const core::policy_input& in, core::random_stream& rng) {
-  std::map<core::trainer_id, core::decision> out;
-  for (const auto& m : in.reports)
-    out[m.trainer].changes.set("lr", rng.uniform(0.01, 1) + m.loss / 100);
-  if (in.reports.size() > 2) {
-    out[in.reports[0].trainer].copy_from = in.reports[1].trainer;
-    out[in.reports[2].trainer].average_of = {in.reports[0].trainer, in.reports[2].trainer};
-  }
-  return out;
-}
 
 core::experiment uneven() {
   auto e = experiment_of(4, 700, 100);
