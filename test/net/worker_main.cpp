@@ -87,8 +87,9 @@ int other_version() {
   return status;
 }
 
-/// Tells the gatekeeper to exit, as anyone who reaches its port can, and joins.
-int exit_message() {
+/// Reaches the gatekeeper as anyone can, does there what `first` says, which gives 0 if it went well, and joins.
+template <class First>
+int join_after(First first) {
   const auto j = read_input();
   {
     net::cluster_config config;
@@ -98,43 +99,42 @@ int exit_message() {
     if (!head)
       return 8;
     caf::scoped_actor self{system};
-    self->send_exit(*head, caf::exit_reason::user_shutdown);
-    // What comes after them was heard: they did nothing, or there is no answer.
-    int status = 7;
-    actors::mail(self, net::knock{999, 0, "9.9.9", 1, static_cast<std::uint64_t>(::getpid()), "n"})
-      .request(*head, std::chrono::seconds{10})
-      .receive([](const net::challenge&) {},
-               [&](const caf::error& e) { status = actors::error_text(e).find("999") != std::string::npos ? 0 : 6; });
-    if (status != 0)
+    if (const int status = first(self, *head); status != 0)
       return status;
   }
   return join_as(j);
 }
 
+net::knock wrong_knock() { return {999, 0, "9.9.9", 1, static_cast<std::uint64_t>(::getpid()), "n"}; }
+
+/// Tells the gatekeeper to exit, and joins.
+int exit_message() {
+  return join_after([](caf::scoped_actor& self, const caf::actor& head) {
+    self->send_exit(head, caf::exit_reason::user_shutdown);
+    // What comes after them was heard: they did nothing, or there is no answer.
+    int status = 7;
+    actors::mail(self, wrong_knock())
+      .request(head, std::chrono::seconds{10})
+      .receive([](const net::challenge&) {},
+               [&](const caf::error& e) { status = actors::error_text(e).find("999") != std::string::npos ? 0 : 6; });
+    return status;
+  });
+}
+
 /// Says to the gatekeeper what it does not know, very often, and joins.
 int chatter() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL); // it waits longer than whoever started it may live
-  const auto j = read_input();
-  {
-    net::cluster_config config;
-    actors::enable_network(config, net::no_heartbeats); // as the head, which would seem dead to others
-    caf::actor_system system{config};
-    auto head = system.middleman().remote_actor(j["head"].get<std::string>(), j["port"].get<std::uint16_t>());
-    if (!head)
-      return 8;
-    caf::scoped_actor self{system};
+  return join_after([](caf::scoped_actor& self, const caf::actor& head) {
     for (int i = 0; i < 20'000; ++i)
-      actors::mail(self, std::string{"hello"}).send(*head);
+      actors::mail(self, std::string{"hello"}).send(head);
     // Whoever is refused again and again is no better.
     int status = 7;
     for (int i = 0; i < 50; ++i)
-      actors::mail(self, net::knock{999, 0, "9.9.9", 1, static_cast<std::uint64_t>(::getpid()), "n"})
-        .request(*head, std::chrono::minutes{5})
+      actors::mail(self, wrong_knock())
+        .request(head, std::chrono::minutes{5})
         .receive([](const net::challenge&) {}, [&](const caf::error&) { status = 0; });
-    if (status != 0)
-      return status;
-  }
-  return join_as(j);
+    return status;
+  });
 }
 
 /// A head of its own, which prints its workers' numbers and then waits for a signal.
